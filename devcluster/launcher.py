@@ -228,8 +228,8 @@ def _clusters(kind: str) -> Iterator[psutil.Process]:
             is_cluster = any(command[at : at + 3] == program for at in range(len(command)))
             root = Path("/proc", str(process.pid), "root")
             if is_cluster and command[0] == "unshare" and root.samefile("/"):
-                # process_iter caches processes, so this one may have the identity of an earlier
-                # process with the same ID.
+                # process_iter returns cached objects, which may describe an earlier process with
+                # the same ID.
                 yield psutil.Process(process.pid)
 
 

@@ -132,7 +132,7 @@ def _uv() -> Path:
 def _start(cluster: Cluster, step: Step, early: EarlyWork | None, volcano: str) -> None:
     """Launch the cluster and wait until all nodes are ready. Stop it if the start fails.
 
-    If the cluster is running, because the command that launched it was killed, only wait.
+    If an earlier, interrupted start already launched the cluster, only wait.
     """
     if launcher.running(cluster.layout) is None:
         _launch(cluster, volcano)

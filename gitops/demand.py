@@ -1,8 +1,8 @@
 """Resource requests of a stack's pods, for every workload kind that the policy pack supports.
 
-The sums follow Kubernetes. A pod's request is the larger of two values: the sum over its
-long-running containers, and the maximum request of an init container plus the sidecars before it.
-A limit without a request counts as a request.
+Requests are computed as in Kubernetes. A pod's request is the larger of two values: the sum over
+its long-running containers, and the maximum request of an init container plus the sidecars before
+it. A limit without a request counts as a request.
 """
 
 from collections import defaultdict
@@ -81,7 +81,7 @@ class Demand:
 def demands(views: Iterable[View]) -> list[Demand]:
     """Return the demand of every pod specification in a stack.
 
-    A ResourceClaim that pods share has a separate demand with one pod.
+    A ResourceClaim that several pods share is counted once, as a separate demand of one pod.
     """
     stack, counted, found = Stack(list(views)), set[str](), list[Demand]()
     for workload in stack.workloads:
@@ -97,7 +97,7 @@ def demands(views: Iterable[View]) -> list[Demand]:
 
 
 def _claimed_devices(stack: Stack, pod: Pod) -> dict[str, dict[str, Decimal]]:
-    """Map each claim that a pod shares with other pods to its accelerators.
+    """Map each claim that a pod shares with other pods to the accelerators in the claim.
 
     The key "" contains the accelerators of the pod's other claims. Claims for an unlimited number
     of devices, which the policies reject, are omitted.
@@ -138,7 +138,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
 def _run(workload: str, run: str | None) -> str:
     if run is None or run == workload:
         return workload
-    # The name of a step's template begins with the hash at the end of the run's name.
+    # A run is named `<key>-<hash>`, and the templates of its steps are named `<hash>-<step>`.
     step = workload.removeprefix(f"{run.rpartition('-')[2]}-")
     return f"{run} ({step})"
 

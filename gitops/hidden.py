@@ -23,7 +23,7 @@ _SEPARATOR: Final = re.compile(rf"[=:\s]+{ANNOTATION}")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
-    """Return the plan. Mask the secrets of `hide` and all literals that look like secrets."""
+    """Return the plan, with the secrets of `hide` and literals that look like secrets masked."""
     masked_plan = plan(events, hide)
     resources = changes(masked_plan.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}
@@ -51,8 +51,9 @@ def secrets_in_setting(name: str, value: Any) -> Iterator[str]:
 def _secrets_in_value(value: Any) -> Iterator[str]:
     """Yield the texts to mask in a value that contains a secret.
 
-    If the secret can be located in the value, only the secret is masked, otherwise the whole value
-    (in a list, every item). A text of a single line is always masked as a whole.
+    If the secret can be located in a list or a multi-line text, only the secret is masked.
+    Otherwise, every item or the whole text is masked. A single-line text is always masked as a
+    whole.
     """
     if isinstance(value, list):
         parts = [*_sensitive_parts(" ".join(map(str, value)))]

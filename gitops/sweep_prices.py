@@ -1,4 +1,4 @@
-"""Price of a GPU-hour for each sweep, computed from the price table of the previews."""
+"""Price of a GPU-hour for each sweep, computed from the price table that previews use."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Key:
     def take(self) -> bool:
         """Count a request; return False if the quota is exhausted.
 
-        The token bucket holds the requests of one second, but at least one.
+        The token bucket holds one second's worth of requests, but at least one.
         """
         if not self.quota:
             return True
@@ -57,7 +57,7 @@ class Access:
     """API keys from a file, such as a mounted Secret. `refresh` reloads a changed file."""
 
     def __init__(self, file: str) -> None:
-        """Raise ConfigurationError if the file is unreadable, invalid or without keys."""
+        """Raise ConfigurationError if the file is unreadable or invalid, or contains no keys."""
         self._path = Path(file)
         self._reported = ""
         try:
@@ -99,7 +99,7 @@ class Access:
         lines = enumerate(map(str.strip, text.splitlines()), 1)
         keys = [_parse(number, line) for number, line in lines if line and line[0] != "#"]
         if not keys:
-            raise ValueError("the file contains no key: write one key per line")
+            raise ValueError("the file contains no keys: write one key per line")
         names = [key.name for key in keys]
         if len(set(names)) < len(names):
             raise ValueError("two keys have the same name: give each key a different name")
@@ -124,7 +124,7 @@ def _parse(number: int, line: str) -> Key:
     key, digest = found["key"], hashlib.sha256(found["key"].encode()).digest()
     if key.startswith(_DIGEST_PREFIX):
         if not re.fullmatch("[0-9a-fA-F]{64}", key.removeprefix(_DIGEST_PREFIX)):
-            raise ValueError(f"the key in line {number} must have 64 hex digits after sha256:")
+            raise ValueError(f"the key on line {number} must have 64 hex digits after sha256:")
         digest = bytes.fromhex(key.removeprefix(_DIGEST_PREFIX))
     scopes = frozenset((found["scopes"] or "infer").split(","))
     return Key(found["name"] or f"line-{number}", scopes, float(found["quota"] or 0), digest)

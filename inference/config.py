@@ -1,6 +1,6 @@
 """Model server configuration, read from `INFERENCE_*` variables.
 
-This module does not import torch, because previews of the stack use the module to validate service
+This module must not import torch, because previews of the stack import it to validate service
 settings.
 """
 
@@ -126,7 +126,7 @@ class InferenceConfig(BaseModel):
     """Maximum number of samples per batch."""
     max_delay_ms: float = Field(default=0, ge=0, le=1000)
     """Maximum time (ms) that a worker waits, under load, for more samples before its next batch.
-    The wait ends early when as many new samples have arrived as the previous batch contained."""
+    The wait ends early once as many new samples have arrived as were in the previous batch."""
     max_queue: int = Field(default=512, ge=1, le=2**20)
     """Maximum number of queued samples; requests beyond it are rejected with 429."""
     max_queue_bytes: int = Field(default=256 * 2**20, ge=2**16, le=2**40)
@@ -186,7 +186,7 @@ class InferenceConfig(BaseModel):
 
     @property
     def max_bytes_per_peer(self) -> int:
-        """Maximum number of buffered bytes of one address."""
+        """Maximum number of buffered bytes for one address."""
         return int(self.max_buffered_bytes * self.max_share_per_peer)
 
     def to_environment(self) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Life cycle of one server process: start, reload on SIGHUP, graceful shutdown on SIGTERM."""
+"""Lifecycle of one server process: start, reload on SIGHUP, graceful shutdown on SIGTERM."""
 
 import asyncio
 import contextlib
@@ -21,7 +21,7 @@ from workload.manifest import ExportError
 from workload.report import emit
 
 MIN_EXPORT_SECONDS: Final = 0.5
-"""Time (s) to export the last spans if the requests in flight have taken all of `drain_seconds`."""
+"""Minimum time (s) for exporting the last spans, even if `drain_seconds` has been used up."""
 
 _GC_THRESHOLDS: Final = (10_000, 20, 100)
 """Thresholds that make garbage collections rare: requests leave no reference cycles to collect."""

@@ -14,7 +14,7 @@ NOT_AWAITED: Final = {SKIP_AWAIT_ANNOTATION: "true"}
 """Annotation of objects that Pulumi does not wait for, because they may take days to be ready."""
 
 ADOPTED: Final = {PATCH_FORCE_ANNOTATION: "true"}
-"""Annotation of objects that Pulumi adopts if they exist already."""
+"""Annotation of objects that Pulumi adopts if they already exist."""
 
 DNS_PORTS: Final = (53, 5353)
 """Ports of DNS pods. A NetworkPolicy applies to the pod's port, which is 5353 on OpenShift."""

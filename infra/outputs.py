@@ -22,7 +22,10 @@ class TolerationOutput(TypedDict):
     key: Annotated[str, Field(description="Key of the taint.")]
     operator: Annotated[
         Literal["Exists", "Equal"],
-        Field(description="Operator that compares the value of the taint."),
+        Field(
+            description="Operator: `Exists` tolerates every value of the taint, `Equal` only "
+            "`value`."
+        ),
     ]
     value: NotRequired[
         Annotated[str, Field(description="Value of the taint if `operator` is Equal.")]

@@ -57,9 +57,9 @@ LEADER_WORKER_SET_GROUP: Final = "leaderworkerset.x-k8s.io"
 INDEX_ANNOTATION: Final = "batch.kubernetes.io/job-completion-index"
 
 PULUMI_ANNOTATION: Final = "pulumi.com/"
-"""Prefix of annotations for Pulumi's provider. While a queue or another object to which a manifest
-refers does not exist, the value of one such annotation is unknown, so that the provider requests no
-dry run of the manifest."""
+"""Prefix of annotations for Pulumi's Kubernetes provider. If a manifest refers to an object that
+does not exist yet, such as a queue, one of these annotations has an unknown value, so that the
+provider does not request a dry run of the manifest."""
 SKIP_AWAIT_ANNOTATION: Final = f"{PULUMI_ANNOTATION}skipAwait"
 PATCH_FORCE_ANNOTATION: Final = f"{PULUMI_ANNOTATION}patchForce"
 

@@ -252,7 +252,8 @@ class Binding:
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the configured address patterns of existing objects.
 
-    If the value is not a list, return nothing; the rule `manifest-readable` reports the error.
+    If the value is not a list, return an empty tuple; the rule `manifest-readable` reports the
+    error.
     """
     names = (config.get(manifests.NAME) or {}).get("existingObjects")
     return tuple(str(name) for name in names) if isinstance(names, list) else ()

@@ -126,7 +126,7 @@ class Configuration:
 
 
 def parse(text: str, rules: Iterable[Rule[Any]]) -> Configuration:
-    """Parse a configuration file; raise `ConfigurationError` with every problem."""
+    """Parse a configuration file; raise a `ConfigurationError` that lists all problems."""
     try:
         values = json.loads(text, object_pairs_hook=_unique)
     except ConfigurationError:
@@ -149,7 +149,10 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def configure(values: Mapping[str, Any], rules: Iterable[Rule[Any]]) -> Configuration:
-    """Return the configuration for parsed values; raise `ConfigurationError` with every problem."""
+    """Return the configuration for parsed values.
+
+    Raise a `ConfigurationError` that lists all problems.
+    """
     by_name = {rule.name: rule for rule in rules}
     problems = unknown_rules(values, by_name)
     shared = _pack_settings(values, problems)

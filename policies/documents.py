@@ -88,7 +88,7 @@ def embedded_values(text: str) -> Iterator[Any]:
 
     Raise `DocumentError` at the first invalid document. The same limits apply as for files.
     """
-    # A consumer may read the text like kubectl.
+    # Whatever reads the text may separate the documents as kubectl does.
     for _, value, _ in _documents("the text", _SEPARATOR.sub("--- #", text)):
         yield value
 

@@ -16,7 +16,7 @@ def _identity(value: Any) -> Any:
 def apply_edits(
     properties: Any, edits: Iterable[Edit], unwrap: Callable[[Any], Any] = _identity
 ) -> None:
-    """Apply the edits in place and in order, and create missing objects on the paths.
+    """Apply the edits in place and in order, creating missing objects along the paths.
 
     `unwrap` returns the value inside a wrapper, such as a secret.
     """

@@ -31,7 +31,7 @@ _HARMLESS_VALUE: Final = (
 )
 HARMLESS: Final = re.compile(rf"^{_HARMLESS_VALUE}$")
 PATH_NAME: Final = re.compile(r"(?i)_(file|path|dir)$|^(?-i:(OLD)?PWD)$")
-"""Names of variables whose absolute paths are not secrets."""
+"""Names of variables whose values are not secrets if they are absolute paths."""
 _TOKENIZER: Final = "(bos|eos|pad|unk|stop|cls|sep|mask|start|end|image|audio|video)"
 NOT_SECRET_NAME: Final = re.compile(
     r"(?i)([_.-](name|url|uri|header|type|algorithm|arn|audience|backend(_kwargs)?|budget|cmd|dir"
@@ -51,7 +51,10 @@ FILE: Final = re.compile(
     r"^/([A-Za-z0-9_.-]+/)*[A-Za-z0-9_.-]+\.[a-z]{2,5}$"
     r"|^/(credentials|etc|mnt|run|secrets|var/run|vault/secrets)(/[A-Za-z0-9_.-]+)*$"
 )
-"""Absolute path with a suffix or in a common directory, unlike a text in base64."""
+"""Absolute path with a file extension or in a common directory.
+
+Other texts that start with `/` may be base64.
+"""
 VALUE: Final = re.compile(
     r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
     r"|gl(pat|ptt|dt|rt|soat|cbt)-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}"
@@ -142,7 +145,7 @@ _SETTING_KEYS: Final = (
     r"\bidentified[ \t]+(with[ \t]+['\"`]?\w+['\"`]?[ \t]+)?by(?=[ \t]*')",
 )
 ANNOTATION: Final = r"(?:[ \t]*[a-z][a-z.\[\] |]{0,60}=[ \t]*(?=[\"']))?"
-"""Type of a variable in Python and its literal value, as in `password: str | None = "abc"`."""
+"""Python type annotation before a literal value, as in `password: str | None = "abc"`."""
 SETTING: Final = re.compile(
     rf"(?im)({'|'.join(_SETTING_KEYS)}){ANNOTATION}[ \t]*"
     r"(?!(true|false|null|none|str|string|bytes|SecretStr|Optional\[.*)[ \t\r]*([,;)}=|#].*)?$)"
@@ -156,7 +159,7 @@ OPAQUE: Final = re.compile(
 )
 """Settings such as `api_key` with a value of letters and digits, and Kaggle's file `kaggle.json`.
 
-Names of Secrets usually contain hyphens.
+Values with hyphens do not match, because they are usually names of Secrets.
 """
 _NO_SPARK_REFERENCE: Final = r"(?!.*\.secret(s|KeyRef)\.)"
 _NAMED_VALUE: Final = re.compile(
@@ -228,8 +231,8 @@ def contains_argument(text: str) -> bool:
 def contains_in_file(name: str, text: str) -> bool:
     """Return whether a ConfigMap value, which may be a whole file, contains a secret.
 
-    In a JSON object named `credentials`, which may contain only names of Secrets, the names of the
-    fields apply instead.
+    A JSON object under the key `credentials` may contain only names of Secrets. Its fields are
+    therefore checked by their own names, not as the value of `credentials`.
     """
     fields = list(_fields(text)) if name == "credentials" else []
     if any(is_secret(*field) for field in fields or [(name, text)]):
@@ -263,7 +266,7 @@ def contains_setting(text: str) -> bool:
 def settings(pattern: re.Pattern[str], text: str) -> Iterator[str]:
     """Yield the matches of a pattern, except `name=value` pairs that are not secrets.
 
-    Expressions of Python, such as `HF_TOKEN=args.token`, are not secrets.
+    Python expressions, such as `HF_TOKEN=args.token`, are not secrets.
     """
     match = pattern.search(text)
     while match:

@@ -119,8 +119,8 @@ class RoleConfig(GpuConfig):
     small_gpus: int = Field(
         default=1,
         ge=0,
-        description="Maximum total number of GPUs with which a workload may have the role `batch` "
-        "or `interactive`. Workloads with more GPUs count as `training`.",
+        description="Maximum total number of GPUs of a workload with the role `batch` or "
+        "`interactive`. Workloads with more GPUs count as `training`.",
     )
 
     @cached_property

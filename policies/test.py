@@ -32,7 +32,7 @@ manifest states the rules that the manifest violates:
 
 Advisory rules are compared only if they are expected. A case without the comment is an error. If
 NAME.config.json exists next to NAME.yaml, this case uses it as the configuration instead of the
-file of --config.
+--config file.
 
 examples:
   python -m policies.test cases/ --config policies.json
@@ -41,7 +41,7 @@ examples:
 exit status:
   0  every case has the expected violations
   1  at least one case has different violations
-  2  a case, the rules or the configuration are not valid
+  2  a case, a rule file or the configuration is invalid
 """
 
 

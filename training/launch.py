@@ -98,7 +98,7 @@ def recorded_exit_codes() -> Iterator[list[int]]:
 
 
 def interrupted_code(codes: Sequence[int], number: int) -> int:
-    """Return one exit code for processes with these exit codes, after signal `number`.
+    """Combine the exit codes of the processes into one, after signal `number`.
 
     It is INTERRUPTED or DONE only if every process has saved its state or has finished.
     """

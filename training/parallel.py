@@ -44,8 +44,8 @@ class Parallel:
         units = blocks(model) or [model]
         for unit in units:
             if config.compile:
-                # Compile the function and not the module, because nothing outside of a checkpointed
-                # function is compiled.
+                # Compile the function before `checkpoint` wraps it: compiling a module with a
+                # checkpointed forward has no effect.
                 unit.forward = torch.compile(unit.forward)
             if config.activation_checkpointing:
                 # Keep only the inputs of a block, and recompute its activations when needed. The
@@ -147,8 +147,9 @@ class Parallel:
 
     def _shard(self, units: list[nn.Module]) -> nn.Module:
         policy = MixedPrecisionPolicy()
-        # The weights of batch norm need the precision of its statistics, so fp32 weights are
-        # gathered, and autocast selects the precision of each operation, as with DDP.
+        # Batch norm needs its weights in the precision of its statistics. For models with such
+        # statistics, gather fp32 weights and let autocast select the precision of each operation,
+        # as with DDP.
         has_statistics = any(
             name.endswith("running_mean") for name, _ in self.model.named_buffers()
         )

@@ -236,4 +236,4 @@ class TrainingSettings(BaseModel):
     """Also export an int8-quantized model: `static` for CNNs, `dynamic` or `weight-only` for
     linear layers."""
     step_delay: float = Field(default=0, ge=0, le=60)
-    """Seconds to sleep after each step, to demonstrate an interruption on small data."""
+    """Seconds to sleep after each step, to demonstrate interruptions with a small data set."""

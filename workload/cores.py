@@ -14,10 +14,11 @@ _QUOTAS: Final = (
 
 
 def available_cores() -> int:
-    """Return the number of cores that this process may use, for its default number of threads.
+    """Return the number of cores that this process may use.
 
     The number is the size of the affinity mask or the CPU limit of the container, whichever is
-    smaller. `os.sched_getaffinity` and torch ignore the limit, which throttles additional threads.
+    smaller. `os.sched_getaffinity` and torch ignore the limit; if a process runs more threads than
+    the limit allows, they are throttled.
     """
     cores = len(os.sched_getaffinity(0))
     limit = _limit()

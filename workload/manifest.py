@@ -219,7 +219,7 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def checked_file(directory: Path, file: File, progress: Callable[[], object] = int) -> Path:
     """Return a file's path, calling `progress` regularly while the file is read.
 
-    Raise ExportError if size or digest differ from the manifest.
+    Raise ExportError if the size or the digest differs from the manifest.
     """
     path = directory / file.file
     try:

@@ -89,7 +89,7 @@ class Epoch(Event):
 
 
 class Evaluated(Event):
-    """Evaluation of held-out samples within an epoch."""
+    """Evaluation on held-out samples within an epoch."""
 
     event: Literal["evaluation"] = "evaluation"
     step: int

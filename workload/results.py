@@ -40,7 +40,7 @@ STEPS_DIRECTORY: Final = "steps"
 
 TRAINING: Final = "train"
 EXPORT: Final = "export"
-"""Name of the training step's output for the directory of the export.
+"""Name of the training step's output whose value is the directory of the export.
 
 All other outputs of the training step are metrics.
 """

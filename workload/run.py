@@ -287,7 +287,7 @@ class Run:
         if not math.isfinite(loss):
             raise FatalError(
                 f"the loss became {loss} at or before step {self._values['step']}: lower the "
-                "learning rate, or check the data; nothing was saved since the last checkpoint"
+                "learning rate, or check the data; nothing has been saved since the last checkpoint"
             )
 
     def _emit(self, event: str, /, **fields: object) -> None:

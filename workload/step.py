@@ -129,7 +129,7 @@ def _run_or_reuse(options: argparse.Namespace, inputs: Mapping[str, Value]) -> i
     if (existing := complete_result(directory)) is not None:
         _record(options, name, existing)
         return DONE
-    # Another step of the run may be producing the same result.
+    # The prefix contains the step's name, because another step may be producing the same result.
     prefix = f".{name}.{options.run.name}.{options.name}"
     for leftover in directory.parent.glob(f"{prefix}.*"):
         shutil.rmtree(leftover, ignore_errors=True)
@@ -200,7 +200,7 @@ def _substitute(
 def _run(command: list[str], env: dict[str, str]) -> tuple[int, bool]:
     """Run a command; return its exit code, and whether SIGTERM was received.
 
-    SIGTERM is forwarded to the command, which may end successfully.
+    SIGTERM is forwarded to the command, which may still succeed.
     """
     was_terminated = False
     started: list[subprocess.Popen[bytes]] = []
@@ -214,7 +214,7 @@ def _run(command: list[str], env: dict[str, str]) -> tuple[int, bool]:
     signal.signal(signal.SIGTERM, forward)
     with subprocess.Popen(command, env=env) as process:
         started.append(process)
-        if was_terminated:  # before `started` contained the process
+        if was_terminated:  # SIGTERM arrived before `started` contained the process
             process.terminate()
         code = process.wait()
     return code if code >= 0 else 128 - code, was_terminated

@@ -47,7 +47,7 @@ _FINAL_STATUSES: Final = {"finished": "FINISHED", "interrupted": "KILLED", "erro
 
 
 class RejectedError(Exception):
-    """The service rejected the values, and would also reject them in a retry."""
+    """The service rejected the values, and would reject them again in a retry."""
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def _pause(started: float) -> None:
 
 
 def describe(status: RunStatus) -> str:
-    """Return the state of a run in one line."""
+    """Return the state of a run on one line."""
     text = f"{status.state}, {status.stage}" if status.stage else str(status.state)
     progress = status.progress
     if progress is not None and progress.epochs is not None:

@@ -54,7 +54,7 @@ class Docker:
         return (await self._run(arguments, f"inspecting {image.image_name} failed"))[-1]
 
     async def login(self, registry: Registry) -> None:
-        """Log in, and store the login in this object's Docker configuration directory."""
+        """Log in, and store the credentials in this object's Docker configuration directory."""
         arguments = ["login", "--username", registry.username, "--password-stdin"]
         if registry.server:
             arguments.append(registry.server)
@@ -167,7 +167,7 @@ def copy_configuration(to: Path, server: str) -> None:
     """Copy the user's Docker configuration, so that a login to `server` is stored only in the copy.
 
     The copy omits `credsStore` and the credential helper for the server, which would store the
-    login elsewhere.
+    credentials elsewhere.
     """
     source = Path(os.environ.get("DOCKER_CONFIG") or "~/.docker").expanduser().absolute()
     try:

@@ -66,7 +66,7 @@ class ImageProvider(protocol.Provider):
         self._tasks: set[asyncio.Task[Any]] = set()
 
     async def configure(self, request: protocol.ConfigureRequest) -> protocol.ConfigureResponse:
-        """Store the host, certificates and credentials. Raise ImageError for an unknown setting."""
+        """Store the host, certificates and credentials. Raise ImageError for other settings."""
         settings = {k: v for k, v in inputs.plain(request.args).items() if k != "version"}
         unsupported = settings.keys() - {*_SETTINGS, "registryAuth"}
         if unsupported:

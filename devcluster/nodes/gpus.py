@@ -91,8 +91,8 @@ class Gpus:
         for pid, assigned in self._processes():
             # A process that exits in the meantime is not counted.
             with contextlib.suppress(psutil.Error):
-                # process_iter caches processes: its process may have the identity of an earlier one
-                # with the same ID.
+                # process_iter returns cached objects, which may describe an earlier process with
+                # the same ID.
                 process = psutil.Process(pid)
                 times, resident = process.cpu_times(), process.memory_info()
                 spent = seconds[process] = times.user + times.system

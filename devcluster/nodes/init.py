@@ -84,7 +84,7 @@ class Node:
         return [node.name for node in self.spec.real_nodes]
 
     def _clear_devices(self) -> None:
-        """Remove the devices that were reported before the restart from the status of the nodes.
+        """Clear the devices in the nodes' status, which were reported before the restart.
 
         Otherwise, pods that request GPUs would be scheduled to a node on which the device plugin
         has not started yet, and the kubelet would reject them.

@@ -53,7 +53,7 @@ def _bind(source: Path, target: Path) -> None:
     source.mkdir(parents=True, exist_ok=True)
     target.mkdir(parents=True, exist_ok=True)
     _mount("--bind", str(source), str(target))
-    # Leave the peer group of /, in which volumes that the kubelet mounts here would appear twice.
+    # Leave the peer group of /; otherwise, volumes that the kubelet mounts here would appear twice.
     _mount("--make-private", str(target))
     _mount("--make-shared", str(target))
 

@@ -46,8 +46,8 @@ def ensure(
     once before the build.
 
     Raises:
-        DevclusterError: If a tool cannot be built. The message states a fix or the compiler's
-            message.
+        DevclusterError: If a tool cannot be built. The message contains a fix or the compiler's
+            output.
     """
     cache = cache.resolve()
     go = Go(go_caches(cache))

@@ -142,7 +142,7 @@ def _step(strategy: Any, model: DigitsNet, optimizer: Any) -> Any:
             losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model(images))
             loss = tf.reduce_mean(losses)
         gradients = tape.gradient(loss, model.trainable_variables)
-        # The optimizer sums over replicas, but the loss is a mean over all samples.
+        # The optimizer sums gradients over replicas, but the loss is a mean over all samples.
         gradients = [gradient / replicas for gradient in gradients]
         optimizer.apply(gradients, model.trainable_variables)
         # Return a copy per replica, because a value shared by all replicas cannot be summed.

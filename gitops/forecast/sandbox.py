@@ -40,7 +40,7 @@ _PATHS: Final = {
 }
 _THREADS: Final = 8
 TIMEOUT_SECONDS = 90.0
-"""Timeout (s) for each state of the cluster that the sandbox waits for."""
+"""Maximum time (s) that the sandbox waits for a state of the cluster, such as Ready nodes."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _FLAGS: Final = "--schedule-period={}s\n--vmodule=session=3,cache=3,event_handlers=3{}\n"

@@ -215,7 +215,7 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     if any(run.gang.saved is None and run.gang.key in lost for run in replay.runs):
         notes.append(
             "the checkpoints of some evicted gangs are unknown, so the lost GPU-hours of these "
-            "gangs are counted from the gang's start"
+            "gangs are counted from the start of each gang"
         )
     notes.append(
         "quotas, volumes, network topologies, and new pods outside gangs are not simulated"

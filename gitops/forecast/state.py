@@ -111,7 +111,7 @@ class Gang(_Model):
         return sum(shape.count for shape in self.pods)
 
     def unsaved_seconds(self, taken: datetime, later: float) -> float | None:
-        """Return the time (s) since the last checkpoint, `later` seconds after the snapshot.
+        """Return the time (s) since the last checkpoint, as of `later` seconds after the snapshot.
 
         The gang is assumed to save checkpoints as often as before. Return None if neither the start
         nor a checkpoint is known.
@@ -223,8 +223,8 @@ def load(file: Path) -> State:
         )
     if document["version"] != VERSION:
         raise GitopsError(
-            f"{file}: version is {document['version']!r}, but this release reads {VERSION}: take "
-            "a new snapshot"
+            f"{file}: version is {document['version']!r}, but this release reads version "
+            f"{VERSION}: take a new snapshot"
         )
     try:
         state = State.model_validate(document)

@@ -81,8 +81,8 @@ def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[St
     """Return the snapshot with the gangs of the manifests added, and the assumptions made.
 
     Raises:
-        GitopsError: If the manifests contain no gang, or the snapshot lacks a gang's queue or
-            PriorityClass or already contains the gang. The message begins with `source`.
+        GitopsError: If the manifests contain no gang, or the snapshot already contains a gang or
+            lacks its queue or PriorityClass. The message begins with `source`.
     """
     planned = planned_gangs(views, state.taken)
     if not planned.gangs:

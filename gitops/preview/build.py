@@ -131,7 +131,7 @@ def _resource(change: Change) -> ResourceChange:
 
 
 def _violations(findings: Iterable[PolicyFinding]) -> list[Violation]:
-    """Return the violations, mandatory violations first."""
+    """Return the violations, mandatory ones first."""
     return [_violation(finding) for finding in findings if finding.rule != exemptions.USED.name]
 
 

@@ -79,9 +79,9 @@ def storage(claim: Resource) -> Node:
 
 
 def possible_renames(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a warning for each new claim that may be a renamed claim of the stack.
+    """Yield a warning for each new claim that may be a renamed one.
 
-    A new claim may be a renamed one only if the same update removes other claims.
+    A new claim may be a renamed one if the same update removes other claims.
     """
     claims = [change for change in changes if is_claim(change.resource)]
     removed = [c.resource.name for c in claims if c.step.operation == "delete"]

@@ -149,7 +149,7 @@ def _is_termination(change: Change) -> bool:
 
 
 def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
-    """Yield a warning for each changed server whose run or sweep starts or changes in the plan."""
+    """Yield a warning for each changed server whose run or sweep the plan starts or changes."""
     created = [c.resource for c in changes if c.step.operation == "create"]
     started = {resource.name for resource in created if _is_run(resource)}
     sweeps = {c.resource.name for c in changes if _is_changed_sweep(c)}
@@ -291,7 +291,7 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
 
 
 def _states(changes: Collection[Change]) -> dict[str, State | None]:
-    """Map URNs to the states of runs and steps when the state was last refreshed.
+    """Map URNs to the states of runs and steps, as of the last refresh of the stack's state.
 
     The JobTemplate of a step has the state of the step.
     """

@@ -141,7 +141,7 @@ def failure_text(message: str, lines: Iterable[str], maximum: int = 12) -> list[
 
 
 def printable(text: str) -> str:
-    """Return a program's text with control characters escaped, because terminals execute them."""
+    """Return program output with control characters escaped, because terminals interpret them."""
     return _CONTROLS.sub(lambda match: f"\\x{ord(match[0]):02x}", text)
 
 
@@ -167,7 +167,7 @@ def _event(line: str) -> AnyEvent | None:
 
     Start, epoch and checkpoint events with implausible progress, such as NaN, count as invalid. All
     other implausible numbers are replaced with None. Programs may print anything, and an invalid
-    line in the log of one run must not prevent the report about other runs.
+    line in the log of one run must not break the report on other runs.
     """
     event = parse(line)
     if event is None:

@@ -264,10 +264,10 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:
     """Return Volcano's messages about the unscheduled pods of a PodGroup.
 
-    They are the messages of the pods and, if the PodGroup is pending, its events. The message of a
-    pod that Volcano has provisionally assigned to a node contains no reason; in this case, the
-    reason comes from the PodGroup's condition. If there is no useful message, return the condition,
-    which states how many pods are missing.
+    The messages come from the pods' conditions and, if the PodGroup is pending, from its events.
+    The message of a pod that Volcano has provisionally assigned to a node contains no reason; in
+    this case, the reason comes from the PodGroup's condition. If there is no useful message, return
+    the message of the PodGroup's condition, which states how many pods are missing.
     """
     conditions: list[Object] = group.get("status", {}).get("conditions", [])
     latest = max(conditions, key=lambda c: str(c.get("lastTransitionTime", "")), default=None)

@@ -8,7 +8,7 @@ _DESCRIPTION = """\
 Publish the export of a finished run to an OCI registry, and promote it to a stage.
 
 A published model is an OCI artifact as specified by ModelPack. Its digest is its version. It
-contains the files of the export and lineage.json, which states the run, its image, the digest of
+contains the files of the export and lineage.json, which records the run, its image, the digest of
 its data, its metrics and the result of the policy check. A signature covers every file.
 
 Stages are tags. `promote` verifies the signature and the lineage, moves the tag, and adds the

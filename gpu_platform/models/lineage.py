@@ -114,7 +114,7 @@ def parse(text: bytes, location: str) -> Lineage:
         return Lineage.model_validate_json(text)
     except ValidationError as error:
         problem = first_problem(error, "the document")
-        raise GitopsError(f"{location} is not a lineage: {problem}") from None
+        raise GitopsError(f"{location} is not a valid lineage: {problem}") from None
 
 
 def _export_fields(manifest: Manifest) -> dict[str, Any]:

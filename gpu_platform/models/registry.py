@@ -138,7 +138,7 @@ class Repository:
             (bundle,) = json.loads(self._manifest_bytes(tag))["layers"]
             return self.blob(bundle["digest"])
         except (ValueError, KeyError, TypeError):
-            raise GitopsError(f"{self.reference.at(tag)} is not a signature") from None
+            raise GitopsError(f"{self.reference.at(tag)} is not a valid signature") from None
 
     def blob(self, digest: str) -> bytes:
         """Return the content of a small blob."""
@@ -190,7 +190,7 @@ class Repository:
     def _chunks(self, digest: str) -> Iterator[bytes]:
         checksum = hashlib.sha256()
         if not re.fullmatch(DIGEST, digest):
-            raise GitopsError(f"{self.reference.name}: {digest!r} is not a digest")
+            raise GitopsError(f"{self.reference.name}: {digest!r} is not a valid digest")
         with self._wrap_errors(f"did not return {digest}"):
             response = self._request(f"{self._root}blobs/{digest}", stream=True)
             self._client._check_200_response(response)

@@ -49,7 +49,7 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
     """
     signature = directory.with_suffix(".sig")
     signature.write_bytes(bundle)
-    # Suppress the library's warning that signatures by its earlier versions lack a key hint.
+    # Suppress the warning that signatures made by old library versions lack a key hint.
     with contextlib.redirect_stdout(io.StringIO()):
         try:
             verifier = verifying.Config().use_elliptic_key_verifier(public_key=key)

@@ -15,7 +15,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Model:
-    """Validate `values` against `model` and return the model's instance.
+    """Validate `values` against `model` and return an instance of the model.
 
     `within` is the path of `values` in the model.
 

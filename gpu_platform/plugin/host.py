@@ -35,8 +35,8 @@ class Provider(ComponentProvider):
     """Provider that derives the components' arguments from the settings models.
 
     Pulumi's base class derives arguments from annotated classes. If all arguments arrive as a
-    single output, the base class maps their names as if the output were an empty object. This
-    provider maps them when the values are known.
+    single output, the base class treats the output as an empty object and finds no arguments. This
+    provider waits until the values are known, and then maps the names.
     """
 
     def __init__(self) -> None:

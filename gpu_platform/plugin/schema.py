@@ -133,7 +133,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
                 type=PropertyType.ARRAY,
                 items=_string("Name of a claim.", optional=False),
                 description="Names of the runs' claims in the cluster. The claims must be "
-                "ReadWriteMany, because training and the recorder write to them at the same time.",
+                "ReadWriteMany, because runs and the recorder write to them at the same time.",
             ),
         },
     ),

@@ -24,7 +24,7 @@ _CONFIGURATIONS = Path(policies.__file__).parent / "config"
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
     options = parser().parse_args(arguments)
-    os.environ["KUBERC"] = "off"  # the user's defaults may request confirmations of deletions
+    os.environ["KUBERC"] = "off"  # the user's kuberc may make deletions interactive
     try:
         status: int = _ACTIONS[options.command](options)
     except GitopsError as error:

@@ -3,14 +3,14 @@
 from typing import Final
 
 MAX_DEATHS: Final = 3
-"""Number of consecutive deaths, without a finished batch in between, that make the server
+"""Number of consecutive deaths, without a finished batch in between, after which the server is
 unready."""
 
 RESET_SECONDS: Final = 60.0
 """Time (s) without a death after which earlier deaths no longer count."""
 
 MAX_DELAY: Final = 30.0
-"""Maximum delay (s) of a replacement. Delays start at 1 s after `MAX_DEATHS` deaths, and double
+"""Maximum delay (s) before a replacement. Delays start at 1 s after `MAX_DEATHS` deaths, and double
 with each additional death."""
 
 
@@ -20,7 +20,8 @@ class Backoff:
     def __init__(self) -> None:
         self._deaths = 0
         self._ignored_retry = False
-        """True if a death was not counted, and only retried requests have killed workers since."""
+        """True after a death that a retried request caused was ignored, until a death has another
+        cause."""
         self._last = self._until = 0.0
         self._last_reason = ""
 

@@ -69,7 +69,7 @@ class ModelEngine:
         """Load the current export while the old one is still served, then switch.
 
         Return the old model if nothing has changed. If the new model cannot be served, keep the old
-        one and raise ExportError. Calls that wait for the current reload share the next one.
+        one and raise ExportError. Calls made during a reload share the next one.
         """
         if self._next_reload is None:
             self._next_reload = asyncio.create_task(self._reload())
@@ -77,7 +77,7 @@ class ModelEngine:
 
     async def _reload(self) -> Served:
         async with self._reloading:
-            # The export may change from now on, so calls that follow need another reload.
+            # The export may change from now on, so later calls need another reload.
             self._next_reload = None
             try:
                 return await self._load()

@@ -46,7 +46,7 @@ class Handler(ABC):
     """
 
     inputs: tuple[TensorSpec, ...]
-    """Inputs of the handler, set by `load`. Requests that do not match them do not reach it."""
+    """Inputs of the handler, set by `load`. Requests that do not match are rejected earlier."""
 
     outputs: tuple[TensorSpec, ...]
     """Outputs of the handler, set by `load`."""

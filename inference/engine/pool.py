@@ -40,7 +40,7 @@ STOP_SECONDS: Final = 2.0
 """Time (s) after which a worker that has not exited is killed."""
 
 TICK_SECONDS: Final = 0.1
-"""Interval (s) between checks for passed deadlines and hung workers."""
+"""Interval (s) between checks for expired requests and hung workers."""
 
 
 class Pool:
@@ -66,7 +66,7 @@ class Pool:
         self._backoff = Backoff()
         self._replacing: set[asyncio.Task[None]] = set()
         self.replacement_error = ""
-        """Reason why the last worker replacement failed; empty unless one has failed."""
+        """Reason why the last worker replacement failed; empty if it did not fail."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -212,7 +212,9 @@ class Pool:
             seconds = wait + request.samples * self._sample_seconds
             if now + DEADLINE_MARGIN * seconds > deadline:
                 raise OverloadedError(
-                    f"{queue.samples} samples are queued already: the deadline would pass", wait
+                    f"{queue.samples} samples are queued already: the deadline would pass before "
+                    "the outputs are computed",
+                    wait,
                 )
         if not queue.has_capacity(request):
             # Workers may have free slots for the requests that were queued in this iteration of the
@@ -389,7 +391,7 @@ class Pool:
             self._loop.call_later(TICK_SECONDS, self._tick)
 
     def _tick(self) -> None:
-        """Reject expired requests and kill hung workers, repeatedly until no request is pending."""
+        """Reject expired requests and kill hung workers. Repeat until no request is pending."""
         now = time.monotonic()
         self._queue.expire(now)
         limit = self._config.hang_seconds

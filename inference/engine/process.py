@@ -161,7 +161,7 @@ class Arena:
         try:
             self._map()
         except (MemoryError, OSError):
-            # The other process would map the larger size even for small batches.
+            # Otherwise, the other process would map the larger size even for small batches.
             os.ftruncate(self._descriptor, before)
             raise
 
@@ -273,8 +273,8 @@ class Worker:
                 await asyncio.shield(starting)
             except asyncio.CancelledError:
                 # The thread continues. The process that it starts exits when the server's end is
-                # closed. If this process exited first, the fork server, which tests share, would
-                # terminate.
+                # closed. Wait, because the fork server may terminate if the server exits during the
+                # start. In tests, several servers share one fork server.
                 remaining = opened.pop_all()
                 starting.add_done_callback(lambda _: remaining.close())
                 await asyncio.wait([starting], timeout=START_SECONDS)

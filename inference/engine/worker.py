@@ -100,14 +100,14 @@ class Pinning:
         if int(runtime.cudaHostRegister(memory.ctypes.data, memory.nbytes, 0)) == 0:
             self._address = memory.ctypes.data
             return
-        # Without registration, copies are only slower. CUDA reports the error in the next
+        # Without registration, copies work, but are slower. CUDA reports the error in the next
         # operation, so run one here and ignore the error.
         with contextlib.suppress(RuntimeError):
             torch.zeros(1, device="cuda")
 
 
 def _exit_with_server() -> None:
-    """Let this process exit, even during a computation, if the server is killed."""
+    """Make this process exit, even during a computation, if the server is killed."""
     parent = multiprocessing.parent_process()
     assert parent is not None  # noqa: S101  true in every process that multiprocessing started
 
@@ -119,7 +119,7 @@ def _exit_with_server() -> None:
 
 
 def exit_with_fork_server() -> None:
-    """Let the kernel kill this process, even during a computation, if the fork server is killed.
+    """Make the kernel kill this process, even during a computation, if the fork server is killed.
 
     The server then learns that the worker has exited, and replaces it.
     """
@@ -257,7 +257,7 @@ def _compute(
 ) -> tuple[list[Tensors], Errors]:
     """Compute consecutive pieces of the inputs; `sizes` is the number of samples in each piece.
 
-    Return the outputs and the errors, which are described only if the result is `final`.
+    Return the outputs and the errors. The errors have no messages unless the result is `final`.
     """
     parts: list[Tensors] = []
     errors: Errors = {}

@@ -24,7 +24,7 @@ DISCARDED_BYTES: Final = 1 << 16
 client can reuse the connection. For larger bodies, the connection is closed."""
 
 TURN_BYTES: Final = 1 << 18
-"""Size (bytes) of a body above which connections take turns to receive the rest of it."""
+"""Body size (bytes) above which connections take turns to receive the rest of their bodies."""
 
 PIECE_BYTES: Final = 1 << 10
 """Maximum number of bytes per parser call, except in a body of known length. This many bytes
@@ -37,7 +37,7 @@ TURN_SECONDS: Final = 0.001
 """Maximum time (s) per turn that a connection may spend on its pipelined requests."""
 
 DELIVERY_POLL_SECONDS: Final = 0.02
-"""Interval (s) between checks that the client has received the last response."""
+"""Interval (s) between checks whether the client has received the last response."""
 
 
 class Connection(asyncio.Protocol):
@@ -237,7 +237,7 @@ class Connection(asyncio.Protocol):
         self._output.paused = True
 
     def resume_writing(self) -> None:
-        """Continue with the response or, once the transport has taken it, with the next request."""
+        """Continue with the response or, once it has been written, with the next request."""
         self._output.paused = False
         self._output.resume()
         if self._output.paused:
@@ -385,7 +385,7 @@ class Connection(asyncio.Protocol):
             if now - self.since > LINGER_SECONDS:
                 self.abort()
         elif self._in_body and self._unparsed:
-            # The server, and not the client, is delaying the body.
+            # The server, not the client, is delaying the body.
             self._body_since = now
             self._receiving.restart(now, self._received)
         elif self._in_body:
@@ -402,7 +402,7 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def _reject(self, error: Exception) -> None:
-        """Respond with an error without receiving the rest of the request, and close."""
+        """Respond with an error without receiving the rest, and close the connection."""
         request = self._reading or Request()
         if not request.request_id:
             self._application.assign_id(request)

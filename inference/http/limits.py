@@ -192,9 +192,9 @@ class Limits:
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes, after shedding connections if necessary; return False if that is not enough.
 
-        Limit per address: shed the `sheddable` connection of this address that holds the most
-        bytes. Total limit: find the address whose `sheddable` connections hold the most bytes in
-        total, and shed the largest of these connections.
+        If the address would exceed its limit, shed its `sheddable` connection that holds the most
+        bytes. If the total limit would be exceeded, find the address whose `sheddable` connections
+        hold the most bytes in total, and shed the largest of these connections.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held[peer] + size > self._max_bytes_per_peer) or (

@@ -166,7 +166,7 @@ def json_response(document: object, status: int = 200, headers: Headers = ()) ->
 def error_response(error: BaseException) -> Response:
     """Convert an error to the protocol's format, an object with the key `error`.
 
-    Re-raise errors that clients cannot cause.
+    Re-raise unexpected errors, to which the application responds with status 500.
     """
     if isinstance(error, HttpError):
         return json_response({"error": str(error)}, error.status, error.headers)

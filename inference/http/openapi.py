@@ -15,7 +15,7 @@ _JSON_LENGTH_TEXT: Final = "Bytes of JSON before the binary values"
 _RETRYABLE: Final = (429, 503, 504)
 
 _NOT_READY: Final = ("Live", "Ready", "ModelReady")
-"""Schemas that an endpoint uses for its responses with status 200 and for those with 503."""
+"""Schemas that describe both the 200 and the 503 responses of an endpoint."""
 
 _STRING: Final[Document] = {"type": "string"}
 _INTEGER: Final[Document] = {"type": "integer"}

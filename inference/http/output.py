@@ -14,7 +14,7 @@ HIGH_WATER: Final = 1 << 16
 waits."""
 
 SEND_BUFFER_BYTES: Final = 1 << 14
-"""Maximum size (bytes) of a response that is sure to fit into the kernel's send buffer."""
+"""Maximum size (bytes) of a response that always fits into the kernel's send buffer."""
 
 TCP_INFO: Final = struct.Struct("=24xI92xQ16xI")
 """`tcpi_unacked`, `tcpi_bytes_acked` and `tcpi_notsent_bytes` in Linux's `struct tcp_info`."""
@@ -32,11 +32,11 @@ class Output:
         self._must_deliver = False
         """True if the connection is to be closed once its client has received the response."""
         self._rest = memoryview(b"")
-        """Bytes of a response that the transport has not taken yet."""
+        """Bytes of a response that have not been passed to the transport yet."""
         self._sending, self._delivering = Progress(), Progress()
 
     def write(self, data: bytes) -> None:
-        """Send data. The transport must have taken all data that was written earlier."""
+        """Send data. All earlier data must have been passed to the transport."""
         self._rest = memoryview(data)
         self.resume()
         if self.unsent_bytes:
@@ -56,7 +56,7 @@ class Output:
         self._delivering.restart(now, self._delivered[0])
 
     def resume(self) -> None:
-        """Continue writing until the transport pauses it or has taken all data."""
+        """Continue until the transport pauses writing or all data has been passed to it."""
         # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
         size = HIGH_WATER if self._is_encrypted else len(self._rest)
         while self._rest and not self.paused:
@@ -64,12 +64,12 @@ class Output:
             self._transport.write(piece)
 
     def discard(self) -> None:
-        """Free data that the transport has not taken."""
+        """Discard data that has not been passed to the transport."""
         self._rest = memoryview(b"")
 
     @property
     def unsent_bytes(self) -> int:
-        """Number of bytes that the kernel has not taken yet."""
+        """Number of bytes that have not been passed to the kernel yet."""
         return self._transport.get_write_buffer_size() + len(self._rest)
 
     @property
@@ -92,7 +92,7 @@ class Output:
 
     @property
     def _delivered(self) -> tuple[int, bool]:
-        """Number of bytes that the client's kernel has acknowledged, and True if these are all.
+        """Number of bytes acknowledged by the client's kernel, and True if none are outstanding.
 
         If the number is unknown, the values are 0 and True.
         """

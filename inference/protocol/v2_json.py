@@ -458,6 +458,6 @@ def _timeout(parameters: Object | None) -> float | None:
         return None
     if type(value) is not int or not 0 <= value < 2**53:
         raise InputError(
-            f"parameters.timeout is {show(value)}: it must be a positive integer (microseconds)"
+            f"parameters.timeout is {show(value)}: it must be a non-negative integer (microseconds)"
         )
     return value / 1e6 or None

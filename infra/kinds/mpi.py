@@ -32,7 +32,7 @@ _WORKER_SCRIPT: Final = (
     f"exec /usr/sbin/sshd -D -e -p {SSH_PORT} -h /tmp/host_key -o PidFile=none "
     f"-o AuthorizedKeysFile={SSH_PATH}/authorized_keys -o StrictModes=no -o UsePAM=no"
 )
-"""Worker script. sshd must be started by its absolute path and needs a host key."""
+"""Worker script. sshd must be started with its absolute path and needs a host key."""
 
 _LAUNCHER_SCRIPT: Final = (
     "for host in $(echo $MPI_HOST | tr , ' '); do "

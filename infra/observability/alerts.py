@@ -134,10 +134,10 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
         Alert(
             name="GpuXidError",
             # The exporter reports the last error until it restarts, even if the GPU has since been
-            # assigned to another pod. The alert therefore ends 15 minutes after the value changed:
-            # it compares the value with the newest one that is at least 15 minutes old. The
-            # comparison goes back a day, so that the alert is not repeated after an outage of
-            # Prometheus.
+            # assigned to another pod. The alert therefore resolves 15 minutes after the value
+            # changed: it compares the value with the newest one that is at least 15 minutes old.
+            # The comparison goes back a day, so that the alert does not fire again after an outage
+            # of Prometheus.
             expr=f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}} > 0 unless on (Hostname, gpu) "
             f"{_XID} == last_over_time({_XID}[1d:1m] offset 15m)",
             minutes=0,
@@ -284,7 +284,7 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
 
 
 def _trained_for(minutes: float) -> str:
-    """Return a query for the runs that existed for at least 90% of the last minutes."""
+    """Return a query for the runs that existed for over 90% of the last `minutes` minutes."""
     seconds = max(1, round(minutes * 60))
     step = max(1, seconds // 20)
     runs = "max by (namespace, run) (training_info)"

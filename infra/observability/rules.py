@@ -66,7 +66,7 @@ def _node_gpus(status: str) -> str:
 
 
 ALLOCATABLE_GPUS: Final = f"sum({_node_gpus('allocatable')})"
-"""Query for the number of GPUs of the cluster that pods can request."""
+"""Query for the number of GPUs in the cluster that pods can request."""
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) ({_node_gpus('capacity')}) - sum by (node) ({_node_gpus('allocatable')})"
 )

@@ -121,9 +121,9 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
     """Return the canary's limits, each with the PromQL query for the limited value.
 
     The program replaces CANARY_SPAN with the time span to evaluate. A query has no result while
-    there are too few requests. Responses with status 400 (or 4xx, if a server reports only groups)
-    count as failed, because a failing model also causes them. Responses to invalid requests cancel
-    out, because both versions receive the same share of invalid requests.
+    there are too few requests. Responses with status 400 (or 4xx, if a server reports only status
+    classes) count as failed, because a failing model also causes them. Responses to invalid
+    requests cancel out, because both versions receive the same share of invalid requests.
     """
     span = f"[{CANARY_SPAN}]"
 

@@ -132,7 +132,8 @@ class TolerationSettings(Settings):
 
     key: QualifiedName = Field(description="Key of the taint.")
     operator: Literal["Exists", "Equal"] = Field(
-        default="Exists", description="Operator that compares the value of the taint."
+        default="Exists",
+        description="Operator: `Exists` tolerates every value of the taint, `Equal` only `value`.",
     )
     value: LabelValue | None = Field(
         default=None, description="Value of the taint. Only with operator Equal."
@@ -217,8 +218,8 @@ class GpuSettings(Settings):
     )
     tolerations: list[TolerationSettings] = Field(
         default=[TolerationSettings(key="nvidia.com/gpu")],
-        description="Tolerations for GPU node taints, for pods with GPUs and for NVIDIA's pods on "
-        "the GPU nodes.",
+        description="Tolerations for the taints of GPU nodes. They are added to pods with GPUs and "
+        "to NVIDIA's pods on the GPU nodes.",
     )
     mig_strategy: MigStrategy = Field(
         default="none",

@@ -303,8 +303,8 @@ class RecorderSettings(Settings):
     claims: list[DnsLabel] = Field(
         default=["checkpoints"],
         min_length=1,
-        description="Claims with the checkpoints of runs. They must be ReadWriteMany, because the "
-        "recorder and training write to them at the same time.",
+        description="Claims with the checkpoints of runs. They must be ReadWriteMany, because "
+        "runs and the recorder write to them at the same time.",
     )
     lines: PositiveInt = Field(
         default=500,

@@ -153,7 +153,8 @@ class ControllersSettings(Settings):
     )
     burst: PositiveInt = Field(default=2000, description="Maximum number of requests in a burst.")
     workers: PositiveInt = Field(
-        default=10, description="Number of worker threads for jobs, and for PodGroups."
+        default=10,
+        description="Number of worker threads for jobs. PodGroups get the same number.",
     )
 
     def chart_values(self) -> dict[str, Any]:
@@ -236,13 +237,13 @@ class PriorityClassSettings(Settings):
     value: int = Field(
         ge=-(10**9),
         le=10**9,
-        description="Priority. Pods with higher values are scheduled first. Kubernetes allows no "
-        "change; use a class with a new name.",
+        description="Priority. Pods with higher values are scheduled first. Kubernetes does "
+        "not allow changes; add a class with a new name instead.",
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
-        description="Policy for preempting pods with a lower priority. As for `value`, no change "
-        "is allowed.",
+        description="Policy for preempting pods with a lower priority. Like `value`, it cannot be "
+        "changed.",
     )
     description: str = Field(
         default="", description="Description of the class, such as its intended users."

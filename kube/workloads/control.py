@@ -42,7 +42,7 @@ class Job:
     least: int = 0
     """Smallest retry limit that the controller does not replace; Volcano replaces 0 with 3."""
     extra: int = 0
-    """1 if the job fails when its retries reach the limit; 0 if only when they exceed it."""
+    """1 if the job fails when its retries reach the limit; 0 if it fails only above the limit."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True

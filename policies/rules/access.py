@@ -59,7 +59,7 @@ _CONTROL_RESOURCES: Final = {
     "storage.k8s.io": ("storageclasses",),
 }
 """Resources that must not be writable: a writer could access node files or every team's pods, or
-change the team's own quota.
+change its own team's quota.
 
 Nodes, ResourceSlices and CSIDrivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.
@@ -67,14 +67,14 @@ drivers write them in every cluster.
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
 _READING_VERBS: Final = (*_READ_VERBS, "patch", "deletecollection", "*")
-"""Verbs with which the API server returns existing objects."""
+"""Verbs whose responses contain existing objects."""
 _VIEW_AGGREGATION_LABEL: Final = "rbac.authorization.k8s.io/aggregate-to-view"
 _DEFAULT_ROLE_LABELS: Final = (
     "kubernetes.io/bootstrapping",
     "rbac.authorization.k8s.io/aggregate-to-admin",
     "rbac.authorization.k8s.io/aggregate-to-edit",
 )
-"""Labels of all default roles of Kubernetes, and of those that are parts of admin and edit."""
+"""Labels of Kubernetes' default roles, and of those that are aggregated into admin and edit."""
 _UNSAFE_CONSTRAINTS: Final = ("privileged", "anyuid", "host*", "node-exporter")
 """OpenShift's SecurityContextConstraints that allow root or access to the node."""
 _ADMINISTRATORS: Final = ("cluster-admin", "cluster-owner")
@@ -104,7 +104,7 @@ _EVERYBODY: Final = (
 _API_AUDIENCE: Final = re.compile(
     r"^(api|k3s|rke2)?$|kubernetes|container\.googleapis\.com|\.azmk8s\.io"
 )
-"""Pattern of the audiences that API servers accept by default, also those of k3s, GKE and AKS."""
+"""Pattern of the audiences that API servers, including k3s, GKE and AKS, accept by default."""
 _CEL_PROJECTED: Final = (
     "v.?projected.?sources.orValue([]).exists(s, s.?serviceAccountToken.hasValue()"
     " && s.?serviceAccountToken.?audience.orValue('')"
@@ -235,7 +235,7 @@ def _administrators(root: Node) -> Iterator[Violation]:
 
 
 def _is_in_kube_system(resource: Resource) -> bool:
-    """Return whether an object is in kube-system, whose permissions give control of the cluster."""
+    """Return whether an object is in kube-system, where permissions give control of the cluster."""
     return resource.namespace == "kube-system"
 
 
@@ -294,7 +294,7 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
 
 
 def _is_custom(rule: Node) -> bool:
-    """Return whether a rule covers only custom resources, with which their controller may work."""
+    """Return whether a rule covers only custom resources, for which wildcards are allowed."""
     groups = [item.text or "" for item in rule["apiGroups"].items()]
     return bool(groups) and all("." in group and group not in BUILT_IN_GROUPS for group in groups)
 

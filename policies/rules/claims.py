@@ -94,7 +94,7 @@ def _count(device: Node) -> Decimal:
 def claim_devices_counted(resource: Resource, config: CountedConfig) -> Iterator[Violation]:
     """A claim for all devices, or with admin access, takes GPUs that no quota counts.
 
-    A claim that tolerates every taint takes unhealthy GPUs.
+    A claim that tolerates every taint may be allocated unhealthy GPUs.
     """
     if resource.is_kind("", "Namespace") and resource.labels[_ADMIN_ACCESS_LABEL].value == "true":
         yield Violation(
@@ -168,7 +168,7 @@ def _undeclared(
     ):
         yield Violation(source, "the name of a ResourceClaimTemplate of this stack")
     if listed and claim["name"].known and not _is_used(pod, claim["name"]):
-        yield Violation(claim, "resources.claims with this name in the container that uses it")
+        yield Violation(claim, "an entry with this name in the container's resources.claims")
 
 
 def _declares(stack: Stack, namespace: str | None, name: str, kind: str) -> bool:

@@ -1,4 +1,4 @@
-"""Rule that rejects objects with which someone could take over the control plane."""
+"""Rule that rejects objects that could be used to take over the control plane."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
     elif resource.is_kind(BUS_GROUP, "Command"):
         if root["target"]["kind"].value == "Queue":
             yield Violation(
-                root["target"], "a job: such a command closes or opens the queue of any team"
+                root["target"], "a job: such a command can close or open any team's queue"
             )
     elif resource.is_kind("machineconfiguration.openshift.io", *_NODE_CONFIGURATIONS):
         yield Violation(root["spec"], "nothing: it changes every node, with root's permissions")

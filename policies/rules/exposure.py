@@ -16,7 +16,7 @@ from policies.rule import Level, Rule, RuleConfig, Severity, Violation, resource
 from policies.values import Node, any_field
 
 _PUBLIC_TYPES: Final = ("loadbalancer", "nodeport")
-"""Types of public Services in lower case. Strimzi writes them in lower case."""
+"""Types of public Services, in lower case as in Strimzi's custom resources."""
 _SERVICE_WORDS: Final = ("service", "expose", "listener")
 """Parts of field names in custom resources. Below such a field, `type` is the type of a Service."""
 _INTERNET_FACING: Final = "internet-facing"
@@ -147,7 +147,7 @@ def _service(spec: Node) -> Iterator[Violation]:
 
 
 def _endpoints(root: Node) -> Iterator[Violation]:
-    """Yield a violation for each endpoint with a loopback or link-local address."""
+    """Yield a violation for each endpoint at a loopback, link-local or metadata address."""
     slice_addresses = [
         item for endpoint in root["endpoints"].items() for item in endpoint["addresses"].items()
     ]
@@ -159,11 +159,12 @@ def _endpoints(root: Node) -> Iterator[Violation]:
     ]
     for address in (*slice_addresses, *subset_addresses):
         if _is_node_address(address.text or ""):
-            yield Violation(address, "an address that is neither loopback nor link-local")
+            expected = "an address other than loopback, link-local and metadata addresses"
+            yield Violation(address, expected)
 
 
 def _is_node_address(text: str) -> bool:
-    """Return whether a text is a loopback or link-local address."""
+    """Return whether a text is a loopback or link-local address, or a metadata server's."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:
@@ -180,7 +181,7 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
             yield Violation(scheme, "the value for an internal load balancer")
     for key, text in resource.annotations.fields():
         if any(fnmatchcase(key, pattern) for pattern in _SNIPPET_ANNOTATIONS):
-            yield Violation(text, "nothing: the snippet would run in the proxy of all tenants")
+            yield Violation(text, "nothing: the snippet would run in a proxy shared by all tenants")
     ports = resource.annotations[_PORTS_ANNOTATION]
     if "HTTP" in (ports.text or "") and "HTTPS" not in (ports.text or ""):
         yield Violation(ports, '[{"HTTPS": 443}]')

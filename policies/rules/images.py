@@ -94,7 +94,7 @@ def _model_images(pod: Pod) -> Iterator[tuple[Node, str]]:
 
 
 def registry_path(image: str) -> str:
-    """Return an image's name with its registry, but without tag and digest."""
+    """Return an image's name with its registry, but without its tag and digest."""
     name = image.partition("@")[0]
     head, slash, tail = name.rpartition("/")
     name = f"{head}{slash}{tail.partition(':')[0]}"

@@ -31,7 +31,7 @@ from policies.workloads import Pod
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
 _METRICS_PORT = re.compile(r"metrics|prom(etheus)?$")
-"""Pattern of the names of ports from which Prometheus reads metrics."""
+"""Pattern of the names of ports that Prometheus scrapes."""
 
 
 class SpreadConfig(RoleConfig):
@@ -44,7 +44,7 @@ class SpreadConfig(RoleConfig):
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the main containers that receive requests or use GPUs; if there are none, all."""
+    """Return the main containers that receive requests or use GPUs, or all of them if none do."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container
@@ -55,7 +55,7 @@ def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
 
 
 def _receives_requests(container: Container) -> bool:
-    """Return whether a container, unlike an exporter of metrics, has ports for requests."""
+    """Return whether a container has ports for requests, unlike a metrics exporter."""
     ports = container.node["ports"]
     names = [port["name"].text or "" for port in ports.items()]
     return not ports.absent and not (names and all(map(_METRICS_PORT.search, names)))

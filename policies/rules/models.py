@@ -227,8 +227,8 @@ def _mount_violations(container: Node, kinds: dict[str, str]) -> Iterator[Violat
             yield Violation(
                 mount,
                 f"the model at {MODELS_PATH}, Secrets below {SECRETS_PATH}, empty directories at "
-                f"{' or '.join(_EMPTY_DIR_PATHS)}, or, for {_FETCH}, a claim at {CACHE_PATH}; no "
-                "subPath",
+                f"{' or '.join(_EMPTY_DIR_PATHS)}, or, for {_FETCH}, a claim at {CACHE_PATH}, "
+                "each without subPath",
             )
     for device in container["volumeDevices"].items():
         yield Violation(device, "nothing: a device could contain a model")
@@ -285,7 +285,7 @@ def model_lineage_complete(resource: Resource, config: NoConfig) -> Iterator[Vio
         text = entry.text
         complete = text and re.match(ENTRY, text) and f"@sha256:{key} run=" in text
         if entry.known and not complete:
-            yield Violation(entry, "an entry that `models promote` writes")
+            yield Violation(entry, "an entry created by `models promote`")
 
 
 RULES: list[Rule[Any]] = [model_signed, model_lineage_complete]

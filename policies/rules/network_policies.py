@@ -140,7 +140,7 @@ def _open_calico_rules(policy: Resource) -> Iterator[Node]:
 
 
 def _is_limited(policy: Resource, source: Node) -> bool:
-    """Return whether the source of a Calico rule is only a part of the cluster or the Internet."""
+    """Return whether the source of a Calico rule is only part of the cluster or Internet."""
     selector, namespaces = source["selector"].value, source["namespaceSelector"].value
     nets = [_prefix(item) for item in source["nets"].items()]
     # Without a namespaceSelector, the selector of a namespaced policy applies to its namespace.

@@ -202,7 +202,7 @@ def seccomp_profile_set(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     description="Containers have a read-only root file system.",
     severity=Severity.LOW,
     level=Level.ADVISORY,
-    remediation="Set readOnlyRootFilesystem: true, and mount an emptyDir for written files.",
+    remediation="Set readOnlyRootFilesystem: true, and mount an emptyDir for writable files.",
     config=SystemConfig,
     references=["NSA Immutable container file systems"],
     admission=cel.containers("!c.?securityContext.?readOnlyRootFilesystem.orValue(false)"),

@@ -41,7 +41,7 @@ class PriorityConfig(SystemConfig):
     description="Pods do not have a priority that is reserved for cluster components.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Use a PriorityClass of the platform.",
+    remediation="Use one of the platform's PriorityClasses.",
     config=PriorityConfig,
     references=["NSA Resource policies"],
     admission=cel.pod(
@@ -56,7 +56,7 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
     fields = {field.steps: field for field in (*pod.priorities, outer)}
     for field in fields.values():
         if field.value in _SYSTEM_CLASSES:
-            yield Violation(field, "a PriorityClass of the platform")
+            yield Violation(field, "one of the platform's PriorityClasses")
         elif isinstance(field.value, int) and field.value > config.max_priority:
             yield Violation(field, "nothing: the PriorityClass sets it")
 
@@ -76,7 +76,7 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     name = resource.root["spec"]["priorityClassName"]
     has_pods = resource.record is None or resource.record.pods
     if name.value in _SYSTEM_CLASSES and not has_pods:
-        yield Violation(name, "a PriorityClass of the platform")
+        yield Violation(name, "one of the platform's PriorityClasses")
     if (resource.group, resource.kind.lower()) not in _PRIORITY_CLASS_KINDS:
         return
     value, is_default = resource.root["value"], resource.root["globalDefault"]

@@ -194,7 +194,7 @@ def _or_unlimited(limit: Node) -> Decimal:
 
 @resource_rule(
     name="queue-quota-bounded",
-    description="GPU quotas that queues set are finite.",
+    description="GPU quotas set by queues are finite.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
     remediation="Set the number of GPUs that the team may use, or raise maxGpus.",

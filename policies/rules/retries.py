@@ -73,7 +73,7 @@ def training_retries_bounded(workload: Workload, config: RetryConfig) -> Iterato
 
 
 def _restarts_in_place(workload: Workload, pod: Pod) -> Iterator[Violation]:
-    """Yield a violation for each setting with which the kubelet may restart containers forever."""
+    """Yield a violation for each setting that lets the kubelet restart containers forever."""
     policy = workload.restart_policy(pod)
     counted = (
         ("Never", "OnFailure", "ExitCode") if workload.counts_container_restarts else ("Never",)

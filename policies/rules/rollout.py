@@ -120,7 +120,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
 
 
 def _removable_pods(value: Any, replicas: Decimal | None) -> int:
-    """Return the number of pods or groups that an update may remove, with percentages floored."""
+    """Return the number of pods or groups that an update may remove, rounding percentages down."""
     if isinstance(value, str) and value.endswith("%"):
         share = quantity_or_none(value.removesuffix("%"))
         return int(share * replicas / 100) if share is not None and replicas is not None else 0

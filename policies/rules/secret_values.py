@@ -60,11 +60,11 @@ class EnvironmentConfig(RuleConfig):
 
 
 def _hidden(text: str) -> str:
-    """Describe a literal without showing it; include its line number if the text has several."""
+    """Describe a literal without showing it; include the line number for multiline text."""
     lines = enumerate(text.splitlines(), 1)
     secret = (number for number, line in lines if _sets_secret(line) or contains_setting(line))
     number = next(secret, None) if "\n" in text.strip() else None
-    return _HIDDEN if number is None else f"a literal in line {number}, which is not shown here"
+    return _HIDDEN if number is None else f"a literal on line {number}, which is not shown here"
 
 
 def _sets_secret(line: str) -> bool:

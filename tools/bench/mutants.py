@@ -144,7 +144,7 @@ class Change:
 
     @property
     def summary(self) -> str:
-        """Original and changed code in one line."""
+        """Original and changed code on one line."""
         sides = (self.module.code_for_node(node) for node in (self.original, self.mutated))
         return " -> ".join(" ".join(side.split()) for side in sides)
 

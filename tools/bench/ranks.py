@@ -1,4 +1,4 @@
-"""Resources per rank in gangs of 4 and 16 processes: `make bench-ranks` (Linux, strace).
+"""Resource usage per rank in gangs of 4 and 16 processes: `make bench-ranks` (Linux, strace).
 
 A gang trains a small sharded model (FSDP2) on tokens, is interrupted, and resumes. The benchmark
 traces which checkpoint files the processes open and how much data they read. It reads their

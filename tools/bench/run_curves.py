@@ -73,7 +73,7 @@ def attempts(lines: Iterable[str]) -> list[Attempt]:
 
 
 def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
-    """Return times, and for each the throughput averaged over the preceding `_WINDOW`."""
+    """Return times, and the throughput at each of them, averaged over the preceding `_WINDOW`."""
     x, y = [], []
     first = 0
     for last, at in enumerate(attempt.seconds):
@@ -87,7 +87,7 @@ def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
 
 
 def draw(found: list[Attempt], path: Path) -> None:
-    """Draw the loss above the throughput. The time lost between two attempts is shaded."""
+    """Plot the loss above the throughput, and shade the time lost between two attempts."""
     mpl.rcParams["svg.hashsalt"] = "run-curves"  # makes the file reproducible
     figure = Figure(figsize=(8, 5), layout="constrained")
     loss, rate = figure.subplots(2, 1, sharex=True)

@@ -43,7 +43,7 @@ ENGINE = {"GOGC": "400"}
 They save time but cost memory.
 """
 PROGRAM = '''
-"""Program of a team's stack: its jobs, on an existing platform."""
+"""Program of a team's stack, which contains training jobs on an existing platform."""
 
 import pulumi
 

@@ -66,9 +66,9 @@ run. Settings of other sections, new defaults and template changes in this proje
 new run. To choose the name yourself, set `run`.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
-engine uses the value from the previous update, so set `on_change` at least one update before the
-edit. Use `kubectl delete` to delete runs that are no longer needed. If you restore an earlier
-specification, the update adopts its run if it still exists, and re-creates it otherwise.
+engine uses the value from the previous update, so change `on_change` at least one update before you
+edit the job. Use `kubectl delete` to delete runs that are no longer needed. If you restore an
+earlier specification, the update adopts its run if it still exists, and re-creates it otherwise.
 
 The identity of an image is known before the image is built. With `reference`, the identity is the
 reference; with `build`, a hash of the Dockerfile, `sources`, base image, arguments, platform and

@@ -50,7 +50,7 @@ STACK: Final = (
     Object(NAMESPACE, "apps", "deployments", "digits"),
     Object(NAMESPACE, "rbac.authorization.k8s.io", "roles", "team-members"),
 )
-"""Objects of the example stack, to which its pipelines request access."""
+"""Objects of the example stack, to which its pipelines need access."""
 
 PIPELINE_REQUESTS: Final = {
     "create objects of the stack's kinds": "create deployments.apps",

@@ -26,7 +26,7 @@ def titan_schema() -> str:
 
 
 def generate(pins: str) -> str:
-    """Run `PROGRAM` in torchtitan's environment, and return its options and the hash `pins`."""
+    """Run `PROGRAM` in torchtitan's environment; return its output and the hash `pins` as JSON."""
     command = [str(environment("torchtitan", inherits=True)), str(PROGRAM)]
     options = json.loads(subprocess.check_output(command, text=True))
     return json.dumps({"requirements": pins, **options}, indent=1) + "\n"

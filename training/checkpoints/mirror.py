@@ -112,8 +112,8 @@ class Mirror:
         self._store.write(last, manifest)
 
     def _copy(self, checkpoint: Path) -> None:
-        # Set `copying` before the comparison, so that a caller of `submit` sees every older
-        # checkpoint that is still copied.
+        # Set `copying` before the comparison, so that a caller of `submit` sees an older checkpoint
+        # that is still being copied.
         self.copying = checkpoint
         try:
             if checkpoint == self._newest:

@@ -182,7 +182,7 @@ class Saver:
         """Remove old checkpoints, and copy this one to the object store."""
         copying = None
         if self.mirror is not None:
-            # After this call, the mirror does not start to copy an older checkpoint.
+            # After this call, the mirror no longer starts to copy older checkpoints.
             self.mirror.submit(checkpoint)
             copying = self.mirror.copying
         config = self._config

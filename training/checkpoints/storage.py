@@ -1,8 +1,8 @@
 """Checkpoint directories, which are published atomically, verified when read, and rotated.
 
-`checkpoints/step-00000046/` contains safetensors files, written by all processes, and
-`checkpoint.json`, the seal, with the size and digest of each file. The directory gets its final
-name when everything is on disk. It contains only data, so reading it does not execute code.
+`checkpoints/step-00000046/` contains safetensors files, written by all processes, and the seal:
+`checkpoint.json`, which lists the size and digest of each file. The directory gets its final name
+when everything is on disk. It contains only data, so reading it does not execute code.
 """
 
 from collections.abc import Mapping

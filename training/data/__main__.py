@@ -258,7 +258,8 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--min-class-share", type=_share, default=0.1, metavar="X",
-        help="minimum share of each class, as a fraction of an even share (default: %(default)s)",
+        help="minimum share of each class, as a fraction of its share in a balanced data set "
+        "(default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--max-drift", type=_share, default=0.2, metavar="X",
@@ -331,8 +332,8 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_common(
         parser,
-        "share to hold out of each *.txt file (its end), of the *.jsonl lines and of the *.parquet "
-        "rows",
+        "share of each *.txt file, of the *.jsonl lines and of the *.parquet rows to hold out; it "
+        "is taken from the end of a *.txt file",
     )
     parser.set_defaults(run=_text)
 

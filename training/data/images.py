@@ -36,7 +36,7 @@ class Images:
         return len(self.labels)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return pixels and labels of some images."""
+        """Return pixels and labels of the given images."""
         return self.pixels[indices], self.labels[indices]
 
     def order(self, random: np.random.Generator) -> Indices:
@@ -64,7 +64,7 @@ class EnlargedImages:
         return len(self.samples)
 
     def batch(self, indices: Indices) -> tuple[NDArray[Any], Targets]:
-        """Return pixels and labels of some images; raise DataError if they cannot be read."""
+        """Return pixels and labels of the given images; raise DataError if they cannot be read."""
         pixels, labels = self.samples.batch(indices)
         return enlarge(pixels, self.shape), labels
 

@@ -161,8 +161,8 @@ _Loaded = tuple[Batch, Tensor, Tensor] | DataError
 class _BatchDataset(data.Dataset[_Loaded]):
     """Data set that returns a batch's tensors, in this process or in the loader processes.
 
-    Errors are returned, because PyTorch would replace the message of an error that a loader process
-    raises with a traceback.
+    Errors are returned instead of raised: if a loader process raises an error, PyTorch replaces its
+    message with a traceback.
     """
 
     def __init__(self, samples: Samples) -> None:

@@ -89,8 +89,9 @@ class Shards:
 def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     """Decode a PNG or JPEG image to channels x height x width.
 
-    The size of the image is checked before decoding, so a small file cannot fill the memory. Raise
-    ValueError if the image is damaged, has a different shape, or is not an 8-bit gray or RGB image.
+    The size of the image is checked before decoding, so a small file cannot exhaust the memory.
+    Raise ValueError if the image is damaged, has a different shape, or is not an 8-bit gray or RGB
+    image.
     """
     # Imported here: other data sets do not need Pillow.
     from PIL import Image

@@ -244,7 +244,7 @@ def _compressed_size(path: Path) -> int:
 
 
 def _one_line(error: Exception) -> str:
-    """Return the error in one line, with its type if it comes from a library."""
+    """Return the error on one line, with its type if it comes from a library."""
     lines = str(error).strip().splitlines() or ["no reason given"]
     if isinstance(error, ExportError | ConfigurationError):
         return " ".join(lines)

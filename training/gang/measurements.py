@@ -3,9 +3,9 @@
 Every measurement is limited in time or size, and a node exchanges data with only a few other
 nodes, however large the gang is. A gang of fewer than three processes is not measured.
 
-A process is an outlier if its value is worse than the gang's median by both a factor and a
-difference. Measurements are noisy, so a process is reported only if it is an outlier in every
-attempt, and then with its best value.
+A process is an outlier if its value is worse than the gang's median by both a factor and an
+absolute difference. Measurements are noisy, so a process is reported only if it is an outlier in
+every attempt, and then with its best value.
 """
 
 import itertools
@@ -84,7 +84,7 @@ class Report:
 
 
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
-    """Measure up to `ATTEMPTS` times, as long as a process is an outlier each time.
+    """Measure up to `ATTEMPTS` times; stop when no process has been an outlier every time.
 
     Return the best values, and the outliers that remain. `measure` returns the reports of all ranks
     in order, and must return the same list on every rank.

@@ -26,7 +26,7 @@ class Mlserver(Runtime):
     }
 
     model_name: str = Field(default="model", pattern=r"^[^\s/?#%]+$")
-    """Name of the model, which is a part of the server's paths."""
+    """Name of the model, which is part of the server's paths."""
     implementation: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*$")
     """Class of the model, such as mlserver_sklearn.SKLearnModel. None requires a
     model-settings.json next to the model."""
@@ -45,8 +45,8 @@ class Mlserver(Runtime):
     def environment(self, launch: Launch) -> dict[str, str]:
         """Return the environment variables.
 
-        Two of them redirect files that MLServer would write to its working directory, which is
-        read-only.
+        Two of them redirect files that MLServer would otherwise write to its working directory,
+        which is read-only.
         """
         variables: dict[str, Any] = {
             "HOST": "0.0.0.0",  # noqa: S104  the pod's network namespace

@@ -378,6 +378,6 @@ def recorder_image_and_claims_are_declared(
             modes = ", ".join(claim.access_modes)
             yield (
                 f"{path} is {key!r}, whose access_modes are {modes}: while the recorder mounts "
-                "the claim on one node, training on other nodes cannot mount it. Use a "
+                "the claim on one node, training pods on other nodes cannot mount it. Use a "
                 "ReadWriteMany claim, or remove the recorder."
             )

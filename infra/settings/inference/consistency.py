@@ -282,7 +282,7 @@ def _runtime_problems(service: InferenceServiceSettings) -> Iterator[str]:
     if by_requests and runtime.in_flight("") is None:
         yield (
             f"sets autoscaling.requests_in_flight, but runtime {service.runtime} has no metric for "
-            "it: set server.requests_in_flight, or cpu_percent instead"
+            "it: set server.requests_in_flight, or use autoscaling.cpu_percent instead"
         )
     if service.route is not None and service.route.grpc_hostnames:
         for path, server in service.versions.items():

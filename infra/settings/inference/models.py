@@ -53,7 +53,7 @@ class CacheSettings(Settings):
 
 
 class FetchSettings(Settings):
-    """Download of the model that `url` or `source` names."""
+    """Download of the model that `url` or `source` specifies."""
 
     size: MemoryQuantity = Field(
         default="2Gi",

@@ -71,7 +71,7 @@ class InferenceServiceSettings(Settings):
     )
     fetch: FetchSettings = Field(
         default=FetchSettings(),
-        description="Download of the model that `url` or `source` names.",
+        description="Download of the model that `url` or `source` specifies.",
     )
     digest: Digest | None = Field(
         default=None,
@@ -142,7 +142,7 @@ class InferenceServiceSettings(Settings):
     service_type: Literal["ClusterIP", "NodePort"] = Field(
         default="ClusterIP", description="Type of the Service."
     )
-    spread: bool = Field(default=True, description="Prefer different nodes for the pods.")
+    spread: bool = Field(default=True, description="Prefer to place the pods on different nodes.")
     node_selector: Labels = Field(
         default={}, description="Additional node labels that the pods require."
     )
@@ -177,9 +177,9 @@ class InferenceServiceSettings(Settings):
         default=None,
         description="Time (s) without progress after which the Deployment reports a failed "
         "rollout, and maximum time (s) that an update waits for a canary. It must exceed "
-        "min_ready_seconds. null means 600, or startup_seconds + min_ready_seconds + 450 if this "
-        "is longer; for a canary, add startup_seconds + min_ready_seconds for every additional "
-        "step in which its replicas are replaced.",
+        "min_ready_seconds. null means 600 or startup_seconds + min_ready_seconds + 450, "
+        "whichever is longer. For a canary, null adds startup_seconds + min_ready_seconds for "
+        "each step after the first in which replicas are replaced.",
     )
     min_ready_seconds: int = Field(
         default=5,

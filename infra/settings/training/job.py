@@ -102,7 +102,7 @@ class StepSettings(Settings):
     after: list[StepName] = Field(
         default=[],
         description="Steps that must succeed before this one starts; "
-        f"`{TRAINING_STEP}` is the training.",
+        f"`{TRAINING_STEP}` is the training step.",
     )
     when: dict[MetricName, Limit] = Field(
         default={},
@@ -316,7 +316,8 @@ class TrainingJobSettings(Settings):
     )
     network_topology: NetworkTopologySettings | None = Field(
         default=None,
-        description="Keep the pods close in the network; requires Volcano 1.12 or later.",
+        description="Keep the pods close to each other in the network; requires Volcano 1.12 or "
+        "later.",
     )
     node_selector: Labels = Field(
         default={}, description="Additional node labels that the pods require."

@@ -36,7 +36,7 @@ def _cron(text: str) -> str:
     if _SUNDAY.search(fields[4]):
         raise ValueError("uses 7 as the day of the week: write 0 for Sunday")
     if _STEP_WITHOUT_RANGE.search(fields[4]):
-        # cronsim counts to 7, which is Sunday.
+        # cronsim would extend such a step to 7 (Sunday), but Kubernetes only to 6.
         raise ValueError(
             "uses a step without a range as the day of the week: write the range, such as 1-6/2 "
             "instead of 1/2"
@@ -109,6 +109,6 @@ class ScheduleSettings(Settings):
 
     def next_start(self, now: datetime) -> datetime:
         """Return the next time at which a run starts, in the schedule's time zone."""
-        # Without a field for seconds, cronsim handles changes of daylight saving time like Debian's
-        # cron: it delays starts in the skipped hour. Kubernetes omits these starts.
+        # The seconds field `0` disables cronsim's emulation of Debian's cron, which delays starts
+        # in the hour that daylight saving time skips. Kubernetes omits these starts.
         return next(CronSim(f"0 {self.cron}", now.astimezone(ZoneInfo(self.time_zone))))

@@ -246,13 +246,13 @@ def test_secret_in_a_script_is_reported_with_its_line() -> None:
     script = f"set -e\nexport HUB={TOKEN}\nexec app\n"
     args = ["-c", script]
     (message,) = evaluate_rule("no-literal-secrets", deployment((f"{MAIN}/args", args)))
-    assert "args: found a literal in line 2, which is not shown here" in message
+    assert "args: found a literal on line 2, which is not shown here" in message
     for item in (
         manifest("v1", "ConfigMap", data={"run.sh": script}),
         manifest("example.com/v1", "Thing", spec={"script": script}),
     ):
         (message,) = evaluate_rule("no-secrets-in-manifests", item)
-        assert "found a literal in line 2, which" in message
+        assert "found a literal on line 2, which" in message
 
 
 @pytest.mark.parametrize(

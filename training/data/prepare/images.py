@@ -196,10 +196,10 @@ def prepare_images(
 ) -> ShardsManifest:
     """Write the images of `source` as shards of at most `limit` bytes to `target`.
 
-    If the same command was interrupted while it published its files, publish only the remaining
-    files, unless `force` is set. Raise DataError if there are no images for training or for the
-    held-out set, or if `target` is not empty and `force` is false. After an error, `target` is
-    unchanged.
+    If an earlier run of the same command was interrupted while it published its files, publish only
+    the remaining files, unless `force` is set. Raise DataError if there are no images for training
+    or for the held-out set, or if `target` is not empty and `force` is false. After an error,
+    `target` is unchanged.
     """
     done = None if force else finish_interrupted(target, source.directory)
     expected = (dict(settings), source.shape, source.classes)
@@ -213,7 +213,7 @@ def prepare_images(
         ShardWriter(directory, "held-out", limit) as held_out,
         warnings.catch_warnings(),
     ):
-        # Reject small files that would fill the memory when they are decoded.
+        # Reject small files that would exhaust the memory when they are decoded.
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         for picture in distinct(source.pictures):
             if isinstance(picture, Dropped):

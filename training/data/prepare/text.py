@@ -96,10 +96,10 @@ def prepare_text(
 
     The written files have at most `limit` bytes each. `held_out` is the share to hold out: the end
     of each *.txt file, and this share of the *.jsonl lines and *.parquet rows. `field` names the
-    field or column that contains the text. If the same command was interrupted while it published
-    its files, publish only the remaining files, unless `force` is set. Raise DataError if there is
-    no text for training or for the held-out set, or if `target` is not empty and `force` is false.
-    After an error, `target` is unchanged.
+    field or column that contains the text. If an earlier run of the same command was interrupted
+    while it published its files, publish only the remaining files, unless `force` is set. Raise
+    DataError if there is no text for training or for the held-out set, or if `target` is not empty
+    and `force` is false. After an error, `target` is unchanged.
     """
     done = None if force else finish_interrupted(target, directory)
     digest = hashlib.sha256(encoder.content).hexdigest() if encoder.content else None

@@ -13,6 +13,15 @@ command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
   fail "$("$python" --version) is too old: Python 3.11 or newer is needed, or write PYTHON=…"
 
+# Two targets of `make` may need the environment at the same time. macOS has no flock.
+if command -v flock >/dev/null; then
+  exec 9<"$0"
+  flock --nonblock 9 || {
+    echo "waiting for another process that sets up $folder" >&2
+    flock 9
+  }
+fi
+
 # Use the interpreter's real path: the environment's directory is first on PATH, and pyenv would
 # search there each time. An environment whose first start was interrupted has no pip.
 python=$("$python" -c 'import sys; print(sys._base_executable)')

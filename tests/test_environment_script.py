@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
 
@@ -47,6 +48,21 @@ def test_later_environments_reuse_the_installed_uv(script: Path, tmp_path: Path)
     (script.parent / "uv.txt").write_text("# nothing else\n")
     assert run(script, sys.executable, other).returncode == 0
     assert not (other / "bin/uv").exists()
+
+
+def test_concurrent_setups_of_an_environment_succeed(script: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "venv"
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder], check=True)
+    # Copying uv takes a moment because of its size.
+    (folder / "bin/uv").write_text("#!/bin/sh\necho pinned\nexit\n" + "#\n" * 10_000_000)
+    (folder / "bin/uv").chmod(0o755)
+    assert run(script, sys.executable, folder).returncode == 0
+    shutil.rmtree(folder)
+    with ThreadPoolExecutor(4) as pool:
+        setups = [pool.submit(run, script, sys.executable, folder) for _ in range(4)]
+    assert not any(setup.result().returncode for setup in setups), setups[0].result().stderr
+    found = subprocess.run([folder / "bin/uv"], capture_output=True, text=True, check=True)
+    assert found.stdout == "pinned\n"
 
 
 def test_interrupted_setup_is_resumed(script: Path, tmp_path: Path) -> None:

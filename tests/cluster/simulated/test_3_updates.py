@@ -123,19 +123,18 @@ def test_queue_creation_waits_for_a_webhook_that_is_starting(changed: Platform) 
     webhook = changed.process("vc-webhook-manager")
     webhook.suspend()
     log, retrying = changed.checkout / "up.log", "retrying create due to on-error hook"
+    up = f"pulumi up --stack {changed.stack} --yes --skip-preview"
 
-    def resume() -> None:
-        await_(lambda: log.exists() and retrying in log.read_text(), "a retry")
-        webhook.resume()
+    def retried() -> bool:
+        return log.exists() and retrying in log.read_text()
 
     with ThreadPoolExecutor(1) as pool:
-        resumed = pool.submit(resume)
+        update = pool.submit(changed.shell, f"set -o pipefail; {up} 2>&1 | tee {log}")
         try:
-            up = f"pulumi up --stack {changed.stack} --yes --skip-preview"
-            changed.shell(f"set -o pipefail; {up} 2>&1 | tee {log}")
+            await_(lambda: update.done() or retried(), "a retry")
         finally:
             webhook.resume()
-        resumed.result()
+        assert retrying in update.result()
     assert changed.kubectl("get", "queues.scheduling.volcano.sh", "early")["status"]["state"]
 
 

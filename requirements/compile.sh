@@ -10,7 +10,8 @@ compile() {
 }
 # uv prefers versions that the output file already has.
 rm -f requirements/workload.txt
-compile requirements/dev.in -o requirements/dev.txt
+# Contributors use different versions of Python; everything else runs in images or needs few packages.
+compile --universal requirements/dev.in -o requirements/dev.txt
 compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
 compile requirements/plugin.in -c requirements/dev.txt -o gpu_platform/requirements.txt
 for name in devcluster workload tensorflow recorder sweeps sweep-page notebook models ray; do

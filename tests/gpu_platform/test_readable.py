@@ -23,8 +23,22 @@ from infra.settings.training.job import TrainingJobSettings as StackSettings
 from infra.training_run import run_name
 from tests.infra.examples import TRAINING_IMAGE
 
-OUTPUT = pulumi.Output.from_input("value")
 JOB = {"queue": "vision", "cpu": "1", "memory": "4Gi", "command": ["./run"]}
+
+
+@pytest.fixture
+async def output() -> pulumi.Output[str]:
+    return pulumi.Output.from_input("value")
+
+
+@pytest.fixture
+async def platform(output: pulumi.Output[str]) -> Platform:
+    return Platform(
+        namespace=output,
+        claims={"checkpoints": output},
+        gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
+        images={},
+    )
 
 
 def error_lines(construct: type[BaseModel], **values: object) -> list[str]:
@@ -44,8 +58,8 @@ def test_error_is_a_sentence_with_the_key_of_the_invalid_value() -> None:
     assert sentence.startswith('TrainingConfig.model is "resnet9000"')
 
 
-def test_error_for_an_output_suggests_a_fix() -> None:
-    (sentence,) = error_lines(TrainingJobSettings, **JOB, env={"TOKEN": OUTPUT})
+async def test_error_for_an_output_suggests_a_fix(output: pulumi.Output[str]) -> None:
+    (sentence,) = error_lines(TrainingJobSettings, **JOB, env={"TOKEN": output})
     assert sentence.startswith("TrainingJobSettings.env.TOKEN is an output of a resource, but")
     assert "env_from" in sentence
 
@@ -66,36 +80,30 @@ def test_all_settings_of_the_package_have_readable_errors() -> None:
         assert not model.__pydantic_custom_init__
 
 
-PLATFORM = Platform(
-    namespace=OUTPUT,
-    claims={"checkpoints": OUTPUT},
-    gpu_nodes=GpuNodes(resource="nvidia.com/gpu"),
-    images={},
-)
+async def test_namespace_and_claims_of_a_run_can_be_outputs(platform: Platform) -> None:
+    placed = platform.training_job("digits", TrainingJobSettings(**JOB), image=TRAINING_IMAGE)
+    assert placed.namespace is platform.namespace
 
 
-def test_namespace_and_claims_of_a_run_can_be_outputs() -> None:
-    placed = PLATFORM.training_job("digits", TrainingJobSettings(**JOB), image=TRAINING_IMAGE)
-    assert placed.namespace is OUTPUT
-
-
-def test_only_explicit_settings_determine_the_name_of_a_run() -> None:
+async def test_only_explicit_settings_determine_the_name_of_a_run(platform: Platform) -> None:
     """The settings of the package are subclasses of the stack's settings."""
     written = {**JOB, "kind": "mpi", "launcher": {"cpu": "2"}}
     ours = TrainingJobSettings(**written)
     assert ours == gpu_platform.TrainingJobSettings.model_validate(written)
-    placed = PLATFORM.training_job("digits", ours, image=TRAINING_IMAGE)
+    placed = platform.training_job("digits", ours, image=TRAINING_IMAGE)
     stacks = replace(placed, job=StackSettings.model_validate(written))
     assert run_name(placed) == run_name(stacks)
 
 
-def test_outputs_that_determine_names_are_rejected() -> None:
+async def test_outputs_that_determine_names_are_rejected(
+    platform: Platform, output: pulumi.Output[str]
+) -> None:
     settings = TrainingJobSettings(**JOB)
     with pytest.raises(
         PlatformError,
         match="image is an output of a resource, but the name of a run depends on it",
     ):
-        PLATFORM.training_job("digits", settings, image=OUTPUT)
+        platform.training_job("digits", settings, image=output)
     service = InferenceServiceSettings(run="digits-01234567", cpu="1", memory="1Gi")
     with pytest.raises(PlatformError, match="The namespace of 'digits' is an output"):
-        PLATFORM.inference_service("digits", service, image=TRAINING_IMAGE)
+        platform.inference_service("digits", service, image=TRAINING_IMAGE)

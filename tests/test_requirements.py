@@ -1,14 +1,19 @@
-"""`requirements/environment.sh`, with which `make` creates its Python environment."""
+"""`requirements/`: the script with which `make` creates its Python environment, and the pins."""
 
+import contextlib
 import os
+import re
 import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from importlib.metadata import PackageNotFoundError, requires
 from pathlib import Path
 
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 SCRIPT = Path(__file__).parents[1] / "requirements" / "environment.sh"
 
@@ -107,3 +112,23 @@ def test_missing_python_error_suggests_a_fix(script: Path, tmp_path: Path) -> No
     done = run(script, "python-of-the-future", tmp_path / "venv")
     assert done.returncode == 1
     assert "install Python 3.11 or newer, or write PYTHON=" in done.stderr
+
+
+def test_development_packages_are_pinned_for_later_versions_of_python() -> None:
+    lines = re.findall(r"^\w.*==[^\\]*", (SCRIPT.parent / "dev.txt").read_text(), re.MULTILINE)
+    pinned = [Requirement(line) for line in lines]
+    for version in ("3.11", "3.12", "3.13", "3.14"):
+        environment = {
+            "python_version": version,
+            "python_full_version": f"{version}.0",
+            "extra": "",
+        }
+        applying = [pin for pin in pinned if not pin.marker or pin.marker.evaluate(environment)]
+        names = {canonicalize_name(pin.name) for pin in applying}
+        for pin in applying:
+            # Packages that only other versions need are not installed.
+            with contextlib.suppress(PackageNotFoundError):
+                for needed in map(Requirement, requires(pin.name) or []):
+                    if not needed.marker or needed.marker.evaluate(environment):
+                        name = canonicalize_name(needed.name)
+                        assert name in names, f"{pin.name} requires {name} with Python {version}"

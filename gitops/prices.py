@@ -55,7 +55,7 @@ class Queue(_Settings):
     """Queue settings that override the settings of the environment."""
 
     purchase: Purchase | None = None
-    utilisation: Share | None = None
+    utilization: Share | None = None
 
 
 class Environment(_Settings):
@@ -66,7 +66,7 @@ class Environment(_Settings):
     storage_class: str | None = None
     purchase: Purchase = "on-demand"
     installed: dict[str, Annotated[int, Field(ge=0)]] = {}
-    utilisation: Utilization = Utilization()
+    utilization: Utilization = Utilization()
     queues: dict[str, Queue] = {}
 
 

@@ -144,7 +144,7 @@ def _cost(row: PoolRow, prices: Prices, environment: Environment) -> CostRow:
     return CostRow(
         **row.model_dump(include={"queue", "product", "resource", "purchase", "role"}),
         price=hourly,
-        utilisation=utilization,
+        utilization=utilization,
         now_hour=now,
         after_hour=after,
         now_month=_cost_of(hours, now),
@@ -159,9 +159,9 @@ def _cost_of(amount: Decimal, price: Decimal | None) -> Decimal | None:
 
 def _utilization(row: PoolRow, environment: Environment) -> Decimal:
     queue = environment.queues.get(row.queue)
-    if queue is not None and queue.utilisation is not None:
-        return queue.utilisation
-    shares = environment.utilisation
+    if queue is not None and queue.utilization is not None:
+        return queue.utilization
+    shares = environment.utilization
     by_role = {"training": shares.training, "serving": shares.inference}
     return by_role.get(row.role, shares.other)
 

@@ -59,7 +59,7 @@ class CostRow(_Model):
     purchase: Purchase
     role: Role
     price: Number | None
-    utilisation: Number
+    utilization: Number
     now_hour: Number | None
     after_hour: Number | None
     now_month: Number | None

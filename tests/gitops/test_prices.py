@@ -22,7 +22,7 @@ def test_price_table_contains_every_environment() -> None:
     [
         ("currency: USD\nprodukts: {}", "produkts"),
         ("currency: USD\nproducts: {a: {on_demand: -1}}", "products.a.on_demand is -1"),
-        ("currency: USD\nenvironments: {a: {utilisation: {training: 2}}}", "training is 2"),
+        ("currency: USD\nenvironments: {a: {utilization: {training: 2}}}", "training is 2"),
         ("[", "cannot be read"),
         ("currency: \xff", "cannot be read"),
         ("currency: USD\nproducts: &a {a: *a}", "cannot be read"),

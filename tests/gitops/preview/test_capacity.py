@@ -27,8 +27,8 @@ PRICES = Prices.model_validate(
             "prod": {
                 "product": "big",
                 "host": "plain",
-                "utilisation": {"training": 0.5},
-                "queues": {"night": {"purchase": "spot", "utilisation": 0.1}},
+                "utilization": {"training": 0.5},
+                "queues": {"night": {"purchase": "spot", "utilization": 0.1}},
             },
             "charged": {"product": "big", "host": "charged"},
             "typo": {"product": "big", "host": "plian"},
@@ -63,7 +63,7 @@ def test_spot_price_depends_on_node_selector_and_queue() -> None:
     night = plans.volcano_job()
     night["spec"]["queue"] = "night"
     (item,) = cost(plans.same(night))
-    assert (item.purchase, item.utilisation) == ("spot", Decimal("0.1"))
+    assert (item.purchase, item.utilization) == ("spot", Decimal("0.1"))
 
 
 def test_the_cost_of_resources_without_a_price_is_unknown() -> None:

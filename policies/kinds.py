@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from typing import Any, Final
 
 from pydantic import TypeAdapter, ValidationError
@@ -17,6 +17,8 @@ KINDS: Final = "kinds"
 _RECORD: Final = TypeAdapter(WorkloadKind)
 _KEY_FIELDS: Final = ("group", "kind")
 """Record fields that are set from the record's key."""
+_TEXT_FIELDS: Final = ("labels", "unseen", "values")
+"""Fields that may contain any text. Names in other fields, such as roles, are also valid paths."""
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
@@ -57,37 +59,33 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
     missing = {pods.at for pods in known.pods} - {pods.at for pods in record.pods} if known else ()
     if missing:
         raise ValueError(f"pods: found no entry for {min(missing)}, which the built-in record has")
-    for path in _paths(record):
+    for path in _paths(asdict(record)):
         steps(path)
+    if not record.roles:
+        raise ValueError("roles: found []; write at least one role, or omit the field")
     if wide := [path for path in record.patterns if len(steps(path)) < 2]:
         raise ValueError(f"patterns: found {wide[0]!r}, which hides every pod; write a longer path")
     return record
 
 
-def _paths(record: WorkloadKind) -> Iterator[str]:
-    yield from (*record.objects, *record.generators, *record.texts, *record.patterns)
-    yield from (
-        *record.opaque,
-        *record.json_patches,
-        *record.destinations,
-        record.scaled,
-        record.job.at,
-    )
-    for pods in record.pods:
-        yield from (pods.at, *pods.containers, *pods.images, *pods.defaults)
-        yield from (pods.metadata, *pods.copied, *pods.priority)
-        yield from pods.fields.values()
-        if pods.claims is not None:
-            yield from (pods.claims.at, pods.claims.devices)
-        for count in pods.count:
-            yield from (*count.paths, *count.maxima, count.enabled, count.less_with, count.divisor)
+def _paths(value: Any) -> Iterator[str]:
+    """Yield the paths in a record or in a part of it, given as dicts and tuples."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            if key not in _TEXT_FIELDS:
+                yield from _paths(item)
+    elif isinstance(value, tuple):
+        for item in value:
+            yield from _paths(item)
 
 
 def _explain(name: str, error: ValidationError) -> Iterator[str]:
     known = ", ".join(field.name for field in fields(WorkloadKind) if field.name not in _KEY_FIELDS)
     for problem in error.errors(include_url=False):
         path = ".".join(str(step) for step in problem["loc"])
-        text = problem["msg"].lower()
+        text = problem["msg"].lower().replace("tuple", "list")
         if problem["type"] == "unexpected_keyword_argument" and len(problem["loc"]) == 1:
             text = f"write one of {known}"
         yield f"{KINDS}.{name}.{path}: found {problem['input']!r:.60}; {text}"

@@ -252,7 +252,20 @@ def test_pack_reads_kind_records_from_its_configuration() -> None:
         ({"pods": [{"where": "spec"}]}, ("pods.0.at", "pods.0.where")),
         ({"pods": [{"at": "spec..template"}]}, ("'spec..template'", "separate the keys with dots")),
         ({"pods": [{"at": 5}]}, ("pods.0.at", "found 5", "string")),
+        ({"pods": "spec"}, ("pods: found 'spec'", "should be a valid list")),
+        *(
+            (record, ("'a..b'", "separate the keys with dots"))
+            for record in (
+                {"job": {"queue": "a..b"}},
+                {"scaler": {"target": "a..b", "minimum": "a", "maximum": "b"}},
+                {"rollout": {"at": "a..b"}},
+                {"claims": [{"at": "a..b", "spec": "spec"}]},
+                {"pods": [{"at": "spec", "devices": [{"each": "a..b"}]}]},
+                {"pods": [{"at": "spec", "fields": {"resources": "a..b"}}]},
+            )
+        ),
         ({"roles": ["cooking"]}, ("roles.0", "found 'cooking'", "'training'")),
+        ({"roles": []}, ("roles: found []", "at least one role")),
         ({"patterns": [""]}, ("patterns: found ''", "hides every pod")),
         ({"patterns": ["spec"]}, ("patterns: found 'spec'", "hides every pod")),
         ({"kind": "Other"}, ("kind: found 'Other'", "the key contains the kind")),

@@ -34,6 +34,8 @@ _EVENT_TARGETS = re.compile(
     r"|(http|slack|email|log|kafka|nats|pulsar|awsLambda|openWhisk|azure\w+)\..+"
 )
 """Paths to which events may write: workflow arguments, names, labels, and sent messages."""
+_METADATA_FIELDS = ("annotations", "labels", "selector")
+"""Suffixes, in lower case, of fields whose keys are names of annotations or labels."""
 _LABEL_KEYS = ("key", "topologyKey")
 """Fields that contain a label or taint key, which may look like a resource name."""
 _ACCELERATOR = re.compile(
@@ -78,6 +80,8 @@ def _workload_evidence(node: Node, config: GpuConfig) -> str:
         return "a pod"
     if any(_is_image_field(key, child) for key, child in keys.items()):
         return "a container"
+    if str(node.key).lower().endswith(_METADATA_FIELDS):
+        return ""
     counted = (key for key, child in keys.items() if quantity_or_none(child.value) is not None)
     return "an accelerator" if any(config.accelerators.includes(key) for key in counted) else ""
 

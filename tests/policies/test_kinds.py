@@ -184,6 +184,18 @@ def test_kind_without_pods_needs_only_an_empty_record() -> None:
     ("api", "kind", "fields"),
     [
         ("gpu.example.com/v1", "Quota", {"spec": {"gpus": 8}}),
+        (
+            "example.com/v1",
+            "Collector",
+            {
+                "spec": {
+                    "podAnnotations": {"prometheus.io/port": "8889"},
+                    "template": {"metadata": {"labels": {"example.com/shard": "1"}}},
+                    "selector": {"matchLabels": {"example.com/shard": "1"}},
+                    "nodeSelector": {"example.com/tier": "1"},
+                }
+            },
+        ),
         ("image.toolkit.fluxcd.io/v1", "ImageRepository", {"spec": {"image": "example.com/a"}}),
         (
             "karpenter.k8s.aws/v1",

@@ -9,6 +9,7 @@ from typing import Any
 
 from kube.quantities import quantity_or_none
 from kube.workloads.record import WorkloadKind, steps
+from policies.counts import structural_counts
 from policies.documents import DocumentError, embedded_values
 from policies.embedded import unreadable_manifests
 from policies.pod_search import find_all_pods
@@ -240,9 +241,13 @@ def _record(node: Node, evidence_type: str) -> dict[str, Any]:
     if evidence_type == "a manifest":
         return {"objects" if isinstance(node.value, dict) else "texts": [_path(node.steps)]}
     if evidence_type == "an accelerator":
-        return {"pods": [{**_devices(node), "partial": True}]}
-    containers = {"containers": [""]} if evidence_type == "a container" else {}
-    return {"pods": [{"at": _path(node.steps), **containers}]}
+        pods = {**_devices(node), "partial": True}
+    else:
+        containers = {"containers": [""]} if evidence_type == "a container" else {}
+        pods = {"at": _path(node.steps), **containers}
+    # The search starts at the parent, but the node itself may contain the number of its pods.
+    counts = [{"paths": [_path(each.steps)]} for each in structural_counts(node["containers"])]
+    return {"pods": [{**pods, **({"count": counts} if counts else {})}]}
 
 
 def _devices(node: Node) -> dict[str, Any]:

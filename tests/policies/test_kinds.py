@@ -99,6 +99,22 @@ def test_proposed_record_makes_rules_read_the_object(spec: dict[str, Any], rule:
     assert rule in found
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"replicas": 2, "roles": [{"replicas": 3, "pod": {"containers": [CONTAINER]}}]},
+        {"replicas": 2, "workers": [{**CONTAINER, "replicas": 3}]},
+        {"replicas": 6, "worker": {"resources": CONTAINER["resources"]}},
+    ],
+    ids=["pod", "container", "accelerator"],
+)
+def test_proposed_record_counts_the_replicas(spec: dict[str, Any]) -> None:
+    manifest = {**TRAINER, "spec": spec}
+    record = findings({}, manifest)["kind-known"].split('such as "kinds": ')[1].splitlines()[0]
+    found = findings({"kinds": json.loads(record), "gpu-budget": {"maxGpus": 0}}, manifest)
+    assert "found 48 GPUs" in found["gpu-budget"]
+
+
 TEMPLATE = {"template": {"spec": {"containers": [CONTAINER]}}}
 RUNNERS = "actions.github.com/v1alpha1"
 

@@ -1,5 +1,6 @@
 """Rules for rollouts: their defaults, and objects that they do not evaluate."""
 
+from policies.catalogue import RULES_BY_NAME
 from tests.policies import manifests
 from tests.policies.harness import changed, evaluate_rule
 
@@ -34,6 +35,15 @@ def test_route_backends_in_other_namespaces_or_of_other_kinds_are_not_evaluated(
 
 def test_default_max_unavailable_is_rounded_down_to_zero_for_few_replicas() -> None:
     assert not evaluate_rule("inference-rolling-update", manifests.deployment())
+
+
+def test_remediation_of_rolling_updates_does_not_contradict_the_message() -> None:
+    # Without a surge, the API server rejects maxUnavailable 0.
+    update = {"rollingUpdate": {"maxSurge": 0, "maxUnavailable": 2}}
+    server = changed(manifests.deployment(), ("spec/strategy", update))
+    (message,) = evaluate_rule("inference-rolling-update", server)
+    assert "maxUnavailable: found 2; write 1" in message
+    assert "maxUnavailable 0" not in RULES_BY_NAME["inference-rolling-update"].remediation
 
 
 def test_default_grace_period_is_sufficient_without_known_drain_times() -> None:

@@ -46,7 +46,7 @@ def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
     rolling update.
     """
     run = pod.resource.record.runs if pod.resource.record is not None else None
-    maximum = pod.max_replicas(stack.scalings.maximum(pod.resource), surge=surge)
+    maximum = pod.max_replicas(stack.scalings.maxima(pod.resource), surge=surge)
     if maximum is None and run is not None:
         return _node_count(stack, pod.resource, run, None)
     return _running_pods(stack, pod, maximum)

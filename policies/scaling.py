@@ -11,7 +11,7 @@ from kube.quantities import quantity_or_none
 from kube.workloads.control import Scaler
 from kube.workloads.record import steps
 from policies.resources import Resource
-from policies.values import nodes_at
+from policies.values import Node, nodes_at
 
 
 @dataclass(frozen=True)
@@ -21,6 +21,8 @@ class Scaling:
     scaler: Resource
     minimum: Decimal
     maximum: Decimal
+    part: str = ""
+    """Name of the part of the target that is scaled; empty for the whole target."""
     exclusive: bool = True
     """True if the target must not set its number of replicas."""
 
@@ -44,10 +46,16 @@ class Scalings:
         """Return the largest minimum of a resource's autoscalers, or None without an autoscaler."""
         return max((scaling.minimum for scaling in self.for_target(target)), default=None)
 
-    def maximum(self, target: Resource) -> Decimal | None:
-        """Return the largest maximum of a resource's autoscalers, or None without an autoscaler."""
-        limits = (max(scaling.minimum, scaling.maximum) for scaling in self.for_target(target))
-        return max(limits, default=None)
+    def maxima(self, target: Resource) -> dict[str, Decimal]:
+        """Map each part of a resource that is scaled to the largest maximum of its autoscalers.
+
+        The key of the whole resource is the empty string.
+        """
+        limits: dict[str, Decimal] = {}
+        for scaling in self.for_target(target):
+            limit = max(scaling.minimum, scaling.maximum)
+            limits[scaling.part] = max(limit, limits.get(scaling.part, limit))
+        return limits
 
 
 def _entry(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, str], Scaling]:
@@ -71,5 +79,6 @@ def _entry(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, s
     if fixed is not None:
         minimum, maximum = fixed, max(fixed, maximum)
     key = (resource.namespace, kind.lower(), target["name"].text or "")
-    is_whole = not scaler.part or resource.root.at(scaler.part).absent
-    return key, Scaling(resource, minimum, maximum, scaler.exclusive and is_whole)
+    part = resource.root.at(scaler.part) if scaler.part else Node(None)
+    exclusive = scaler.exclusive and part.absent
+    return key, Scaling(resource, minimum, maximum, part.text or "", exclusive)

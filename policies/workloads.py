@@ -170,11 +170,13 @@ class Pod:
         root, steps = self.resource.root, self.steps
         return product(requested(root, count, steps) for count in counts)
 
-    def max_replicas(self, scaled: Decimal | None = None, *, surge: bool = False) -> Decimal | None:
+    def max_replicas(
+        self, scaled: Mapping[str, Decimal] | None = None, *, surge: bool = False
+    ) -> Decimal | None:
         """Return the maximum number of pods that can run at the same time; None if unknown.
 
-        `scaled` is the maximum number of replicas that an autoscaler sets. With `surge`, the
-        additional pods of a rolling update are included.
+        `scaled` maps parts of the resource to the maximum number of replicas that an autoscaler
+        sets. With `surge`, the additional pods of a rolling update are included.
         """
         if self.location is ANYWHERE:
             return self._structural_replicas()
@@ -184,7 +186,9 @@ class Pod:
         factors: list[Decimal | None] = [] if rollout is None else [copies(root, rollout)]
         for count in self.location.count:
             is_scaled = record.scaled in count.paths
-            number = scaled if is_scaled and scaled is not None else upper_bound(root, count, steps)
+            part = (value_near_pod(root, count.part, steps).text or "") if count.part else ""
+            limit = scaled.get(part) if scaled and (is_scaled or part) else None
+            number = upper_bound(root, count, steps) if limit is None else limit
             if is_scaled and rollout is not None and number is not None:
                 number = with_surge(root, rollout, number)
             if count.rollout is not None and surge and number is not None:

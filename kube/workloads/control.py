@@ -78,7 +78,7 @@ class Scaler:
     exclusive: bool = True
     """True if the target must not set its number of replicas itself."""
     part: str = ""
-    """Path of the selector of a part of the target. If it is set, only this part is scaled."""
+    """Path of the name of a part of the target. If it is set, only this part is scaled."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -135,7 +135,7 @@ WORKLOADS: Final = [
             minimum="spec.minReplicas",
             maximum="spec.maxReplicas",
             scheduled=("spec.schedules.*.maxReplicas",),
-            part="spec.subTargetSelector",
+            part="spec.subTargetSelector.roleName",
         ),
     ),
     WorkloadKind(

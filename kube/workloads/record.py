@@ -65,6 +65,8 @@ class Count:
     """Path of a value that caps the number, such as `completions` of a Job."""
     rollout: Rollout | None = None
     """Update strategy of these pods."""
+    part: str = ""
+    """Path of the name by which an autoscaler selects these pods (`Scaler.part`)."""
 
 
 @dataclass(frozen=True, kw_only=True)

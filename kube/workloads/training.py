@@ -369,8 +369,9 @@ _FLEET: Final = Count(paths=("spec.replicas",))
 def _role_set(spec: str, *outer: Count) -> Pods:
     """Return the pods of AIBrix's role sets; `podGroupSize` pods form one replica of a role."""
     role = f"{spec}.roles.*"
-    counts = (Count(paths=(f"{role}.{name}",)) for name in ("replicas", "podGroupSize"))
-    return Pods(at=f"{role}.{_POD}", count=(*outer, *counts))
+    replicas = Count(paths=(f"{role}.replicas",), part=f"{role}.name")
+    size = Count(paths=(f"{role}.podGroupSize",))
+    return Pods(at=f"{role}.{_POD}", count=(*outer, replicas, size))
 
 
 AIBRIX: Final = [

@@ -365,6 +365,27 @@ def test_target_of_which_an_autoscaler_scales_a_part_may_set_replicas() -> None:
     assert evaluate_rule("autoscaled-without-replicas", service, of_role) == []
 
 
+@pytest.mark.parametrize(("role", "gpus"), [("decode", 11), ("prefill", 12), ("other", 3)])
+def test_budget_counts_only_the_part_that_an_autoscaler_scales(role: str, gpus: int) -> None:
+    pod = {"containers": [{"name": "a", "resources": {"limits": {"nvidia.com/gpu": 1}}}]}
+    service = controlled("orchestration.aibrix.ai/v1alpha1", "StormService")
+    roles = [
+        {"name": name, "replicas": number, "template": {"spec": pod}}
+        for name, number in (("prefill", 1), ("decode", 2))
+    ]
+    service["spec"] = {"replicas": 1, "template": {"spec": {"roles": roles}}}
+    scaler = changed(
+        manifests.autoscaler(),
+        ("apiVersion", "autoscaling.aibrix.ai/v1alpha1"),
+        ("kind", "PodAutoscaler"),
+        ("spec/scaleTargetRef", {"kind": "StormService", "name": service["metadata"]["name"]}),
+        ("spec/subTargetSelector", {"roleName": role}),
+        ("spec/maxReplicas", 10),
+    )
+    (message,) = evaluate_rule("gpu-budget", service, scaler, config={"maxGpus": 1})
+    assert f"found {gpus} GPUs" in str(message)
+
+
 def test_autoscaled_workloads_of_any_api_group_must_not_set_replicas() -> None:
     rollout = controlled("argoproj.io/v1alpha1", "Rollout")
     scaler = manifests.autoscaler()

@@ -70,6 +70,10 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         ),
         objects=tuple(f"{at}.resource.manifest" for at in (*_template_paths(spec), defaults)),
         shares_namespace=True,
+        # Values for the parameters of steps.
+        patterns=tuple(
+            f"{spec}.templates.*.{step}.withItems" for step in ("dag.tasks.*", "steps.*.*")
+        ),
         opaque=(
             # Manifests from artifacts, kubectl flags (which may set another namespace), and
             # plugins, which run in the agent pod.

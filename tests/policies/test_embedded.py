@@ -144,6 +144,14 @@ def test_readable_manifest_in_a_workflow_is_evaluated(text: str) -> None:
     assert messages(workflow(text), "kind-known") == []
 
 
+@pytest.mark.parametrize("steps", ["steps", "dag"])
+def test_items_over_which_a_workflow_iterates_are_not_containers(steps: str) -> None:
+    step = {"name": "scan", "template": "scan", "withItems": [{"image": "debian", "tag": "9"}]}
+    template = {"steps": [[step]]} if steps == "steps" else {"dag": {"tasks": [step]}}
+    manifest = {**workflow(""), "spec": {"templates": [{"name": "main", **template}]}}
+    assert messages(manifest, "kind-known") == []
+
+
 @pytest.mark.parametrize(
     ("group", "kind", "spec"),
     [

@@ -209,7 +209,7 @@ def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
     for path in paths:
         for node in nodes_at(resource.root, steps(path)):
             if node.present:
-                yield Violation(node, "nothing: set the fields of the pods themselves")
+                yield Violation(node, "nothing: no rule can read how it changes pods")
 
 
 def _changes_only_labels(patch: str) -> bool:

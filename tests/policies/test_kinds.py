@@ -349,6 +349,14 @@ def test_ids_of_records_are_unique() -> None:
     assert all(key == (record.group, record.kind.lower()) for key, record in WORKLOAD_KINDS.items())
 
 
+def test_message_about_a_field_that_changes_pods_demands_no_missing_fields() -> None:
+    inference = {"preset": {"name": "phi-4"}}
+    workspace = {"apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "inference": inference}
+    (message,) = evaluate_rule("kind-known", {**workspace, "metadata": {"name": "a"}})
+    assert "inference: found" in message
+    assert "remove it: no rule can read how it changes pods" in message
+
+
 def test_label_keys_are_not_accelerators() -> None:
     expression = {"key": "gpu-platform.dev/workload", "operator": "Exists"}
     policy = {

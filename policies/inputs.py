@@ -37,7 +37,8 @@ def read_configuration(path: str | Path | None, rules: Iterable[Rule[Any]]) -> C
     try:
         return configure({}, rules) if path is None else parse(Path(path).read_text("utf-8"), rules)
     except (ConfigurationError, OSError, UnicodeDecodeError) as error:
-        raise UnusableInputError(f"the configuration {path}: {error}") from error
+        name = "the configuration" if path is None else f"the configuration {path}"
+        raise UnusableInputError(f"{name}: {error}") from error
 
 
 def read_manifests(names: Sequence[str]) -> Manifests:

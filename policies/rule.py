@@ -87,7 +87,11 @@ def validated(config: type[C], name: str, values: Any) -> C:
     except ValidationError as error:
         problems = [
             f"{'.'.join(str(part) for part in (name, *problem['loc']))}: "
-            f"found {problem['input']!r}; {problem['msg'].lower()}"
+            + (
+                "not set; write a value"
+                if problem["type"] == "missing"
+                else f"found {problem['input']!r}; {problem['msg'].lower()}"
+            )
             for problem in error.errors(include_url=False)
         ]
         text = "the pack's configuration is invalid: " + "; ".join(problems)

@@ -70,6 +70,18 @@ def test_check_evaluates_and_configures_custom_rules(
     assert "nowhere.py: not a Python file" in capsys.readouterr().err
 
 
+def test_required_setting_that_is_not_set_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pod, rules = tmp_path / "pod.yaml", tmp_path / "rules.py"
+    pod.write_text(POD)
+    rules.write_text(RULES_FILE.read_text().replace('default="example.com/owner", ', ""))
+    assert check([str(pod), "--rules", str(rules)]) == 2
+    error = capsys.readouterr().err
+    assert "error: the configuration: " in error
+    assert "owner-named.label: not set; write a value" in error
+
+
 @pytest.mark.parametrize(
     "file", [RULES_FILE, Path("nowhere.py")], ids=["existing file", "missing file"]
 )

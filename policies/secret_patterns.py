@@ -175,6 +175,8 @@ SPARK_VARIABLE: Final = re.compile(r"\.(driver|executor|appMaster)Env\.(\w+)$")
 PASSWORD_FIELD: Final = re.compile(rf"(?i)^{_NO_SPARK_REFERENCE}(.*[a-z_.-])?password$")
 ENCRYPTED: Final = re.compile(r"^ENC\[AES256_GCM,data:")
 """Prefix of a value that SOPS has encrypted."""
+PLACEHOLDER: Final = re.compile(r"\{\{(?:(?!\}\}).)*\}\}|\$\{\w+\}")
+"""Pattern of a value that a tool, such as Kyverno, Flux or envsubst, replaces."""
 TEMPLATE: Final = re.compile(rf"[${{<]|^(true|false)$|{ENCRYPTED.pattern}")
 _MIN_ENCODED_LENGTH: Final = 24
 """Minimum length of a base64 text that may contain a secret."""

@@ -26,6 +26,7 @@ from policies.secret_patterns import (
     PASSWORD_FIELD,
     PASSWORD_OPTION,
     PATH_NAME,
+    PLACEHOLDER,
     REFERENCE,
     SPARK_VARIABLE,
     TEMPLATE,
@@ -165,7 +166,7 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
         # In a stack, the values come from encrypted configuration, and the engine encrypts them.
         for key in ("data", "stringData") if not resource.urn else ():
             for name, value in resource.root[key].fields():
-                literal = value.present and value.value != "" and not _is_encrypted(value)
+                literal = value.present and value.value != "" and not _is_reference(value)
                 if literal and name not in config.allowed_names:
                     yield Violation(value, "nothing: create this Secret elsewhere", found=_HIDDEN)
         return
@@ -186,9 +187,10 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
             yield Violation(location, expected, found=_hidden(location.text or ""))
 
 
-def _is_encrypted(value: Node) -> bool:
-    """Return whether SOPS has encrypted a value."""
-    return bool(ENCRYPTED.search(value.text or ""))
+def _is_reference(value: Node) -> bool:
+    """Return whether SOPS has encrypted a value, or a tool replaces the whole value."""
+    text = value.text or ""
+    return bool(ENCRYPTED.search(text) or PLACEHOLDER.fullmatch(text.strip()))
 
 
 def _is_secret_field(key: str, value: str) -> bool:

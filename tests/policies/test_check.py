@@ -93,6 +93,25 @@ def test_secret_encrypted_with_sops_is_accepted(
     assert "create this Secret elsewhere" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(
+    ("value", "status"),
+    [
+        ("{{ token | base64_encode(@) }}", 0),
+        ("{{ random('[a-z]{16}') }}", 0),
+        ("${PASSWORD}\n", 0),
+        ("hunter2{{ suffix }}", 1),
+        ("{{ a }}hunter2{{ b }}", 1),
+        ("$PASSWORD", 1),
+    ],
+)
+def test_only_placeholders_are_accepted_as_values_of_secrets(
+    value: str, status: int, tmp_path: Path
+) -> None:
+    fields = {"apiVersion": "v1", "kind": "Secret", "metadata": {"name": "a", "namespace": "ml"}}
+    secret = {**fields, "stringData": {"password": value}}
+    assert main([write_manifests(tmp_path / "a.yaml", secret), "--no-stack-rules"]) == status
+
+
 def test_standard_input_is_checked() -> None:
     completed = subprocess.run(
         [sys.executable, "-m", "policies.check", "-", "--format", "json"],

@@ -12,7 +12,7 @@ import copy
 import io
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher, unified_diff
 from pathlib import Path
@@ -240,5 +240,33 @@ def _transfer_changes(original: list[str], before: list[str], after: list[str]) 
         start = positions[i1]
         if i2 > i1 and positions[i2 - 1] - start != i2 - 1 - i1:
             raise LookupError(f"lines {i1} to {i2} are not contiguous")
-        result[start : start + i2 - i1] = after[j1:j2]
+        # A document may indent some lists more than others, whereas `before` is uniform.
+        shifts = {
+            _level(before[i]): _level(original[positions[i]])[0] - _level(before[i])[0]
+            for i in range(i2)
+            if i in positions and before[i]
+        }
+        result[start : start + i2 - i1] = _shifted(after[j1:j2], shifts)
+    return result
+
+
+def _level(line: str) -> tuple[int, bool]:
+    """Return the indentation of a line, and whether it starts an item of a list."""
+    text = line.lstrip(" ")
+    return len(line) - len(text), text.startswith("- ")
+
+
+def _shifted(lines: Iterable[str], shifts: dict[tuple[int, bool], int]) -> list[str]:
+    """Return lines, shifted like the last line before them at the same level or like their parent.
+
+    `shifts` contains the shifts of the levels before the lines.
+    """
+    result: list[str] = []
+    last, shift = None, 0
+    for line in lines:
+        level = _level(line)
+        if last is None or level[0] <= last:
+            shift = shifts.get(level, 0)
+        last, shifts[level] = level[0], shift
+        result.append(" " * (level[0] + shift) + line.lstrip(" "))
     return result

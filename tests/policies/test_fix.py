@@ -67,6 +67,31 @@ def test_fix_adds_only_missing_fields(fix: Fix, capsys: pytest.CaptureFixture[st
     assert "0 mandatory" in captured.out
 
 
+MIXED = """\
+apiVersion: v1
+kind: Pod
+metadata: {name: a}
+spec:
+  containers:
+    - name: main
+      resources: {limits: {nvidia.com/gpu: 1}}
+      volumeMounts:
+        - {name: shm, mountPath: /dev/shm}
+  volumes:
+  - name: shm
+    emptyDir:
+      medium: Memory
+"""
+
+
+def test_lists_with_different_indentation_are_kept(fix: Fix) -> None:
+    fix(MIXED, "--fix", **{"shm-bounded-memory": "mandatory"})
+    added = ["      sizeLimit: 1Gi", "  tolerations:", "    - key: nvidia.com/gpu"]
+    lines = file_content().splitlines()
+    assert lines[: len(MIXED.splitlines())] == MIXED.splitlines()
+    assert lines[len(MIXED.splitlines()) :][:3] == added
+
+
 def test_dry_run_prints_a_diff_and_does_not_write_the_file(
     fix: Fix, capsys: pytest.CaptureFixture[str]
 ) -> None:

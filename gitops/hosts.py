@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
@@ -199,7 +200,7 @@ class _Api:
             base_url=url.rstrip("/") + "/",
             headers=dict(headers),
             timeout=_TIMEOUT_SECONDS,
-            transport=httpx.HTTPTransport(retries=_CONNECTION_RETRIES),
+            transport=_transport(httpx.URL(url)),
         )
 
     def get(self, path: str) -> Any:
@@ -259,6 +260,25 @@ class _Api:
             (url.scheme, url.port) == (api.scheme, api.port)
             or (url.scheme, api.scheme) == ("https", "http")
         )
+
+
+def _transport(url: httpx.URL) -> httpx.HTTPTransport:
+    """Return a transport that uses the proxy of the environment for a URL.
+
+    With a custom transport, httpx ignores the environment. Without one, it rejects IPv6 networks in
+    NO_PROXY.
+    """
+    proxies = {} if proxy_bypass(url.host) else getproxies()
+    proxy = proxies.get(url.scheme) or proxies.get("all")
+    if proxy is not None and "://" not in proxy:
+        proxy = f"http://{proxy}"
+    try:
+        return httpx.HTTPTransport(retries=_CONNECTION_RETRIES, proxy=proxy)
+    except (ValueError, ImportError, httpx.InvalidURL) as error:
+        raise GitopsError(
+            "the proxy in HTTPS_PROXY, HTTP_PROXY or ALL_PROXY cannot be used; write an http:// or "
+            f"https:// URL: {error}"
+        ) from error
 
 
 def _token(environment: Mapping[str, str], name: str) -> str:

@@ -238,6 +238,37 @@ def test_temporary_failures_are_retried(host: State, tmp_path: Path, status: int
     assert len(host.notes) == 1
 
 
+def test_the_host_is_reached_through_a_proxy(
+    host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_API_URL", "http://git.invalid")
+    monkeypatch.setenv("CI_API_V4_URL", "http://git.invalid/api/v4")
+    monkeypatch.setenv("http_proxy", host.url.removeprefix("http://"))
+    monkeypatch.setenv("no_proxy", "")
+    assert comment(report(tmp_path, "text")) == 0
+    assert len(host.notes) == 1
+
+
+@pytest.mark.parametrize(
+    "proxy", ["socks5://127.0.0.1:1", "ftp://proxy.example.com", "http://[::1"]
+)
+def test_an_unusable_proxy_is_reported_without_a_traceback(
+    proxy: str, host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.setenv("all_proxy", proxy)
+    monkeypatch.setenv("no_proxy", "")
+    assert comment(report(tmp_path, "text")) == 1
+    assert "ALL_PROXY cannot be used" in capsys.readouterr().err
+
+
+def test_hosts_in_no_proxy_are_reached_directly(
+    host: State, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:1")
+    monkeypatch.setenv("no_proxy", "fd00::/8,[::1],127.0.0.1")
+    assert comment(report(tmp_path, "text")) == 0
+
+
 def test_redirects_are_followed_only_to_the_same_origin(
     host: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

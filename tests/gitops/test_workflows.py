@@ -162,6 +162,19 @@ def test_checkouts_do_not_persist_credentials(file: Path) -> None:
                 assert step["with"]["persist-credentials"] is False
 
 
+def test_a_job_that_is_run_again_replaces_its_artifact() -> None:
+    uploads = [
+        step
+        for file in WORKFLOWS
+        for job in jobs(file).values()
+        for step in steps(job)
+        if step.get("uses", "").startswith("actions/upload-artifact@")
+    ]
+    assert len(uploads) == 3
+    # Otherwise, the upload fails, because the artifact of the failed attempt exists.
+    assert all(step["with"].get("overwrite") for step in uploads)
+
+
 def test_caches_of_packages_and_plugins_are_keyed_by_the_requirements() -> None:
     used = yaml.safe_load(SETUP.read_text())["runs"]["steps"]
     (cache,) = (step["with"] for step in used if step.get("uses", "").startswith("actions/cache@"))

@@ -372,15 +372,21 @@ def test_login_command_depends_on_the_registry(registry: str, command: str, tmp_
     for name in ("aws", "az", "gcloud", "docker"):
         program = tmp_path / name
         # A program that exits without reading the password could terminate the writer with SIGPIPE.
-        program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "{name} $*" >> {tmp_path}/calls\n')
+        call = f"$DOCKER_CONFIG {name} $*"
+        program.write_text(f'#!/bin/sh\ncat >/dev/null\necho "{call}" >> {tmp_path}/calls\n')
         program.chmod(0o755)
     variables = {"REGISTRY": registry, "REGISTRY_USER": "robot", "REGISTRY_PASSWORD": "s3cret"}
+    # A runner deletes the content of its temporary directory after each job.
+    temporary = {"RUNNER_TEMP": str(tmp_path / "temp"), "GITHUB_ENV": str(tmp_path / "env")}
+    (tmp_path / "temp").mkdir()
     path = f"{tmp_path}:{os.environ['PATH']}"
-    done = bash(script(STACK, "run", "Registry"), tmp_path, PATH=path, **variables)
+    text = script(STACK, "run", "Registry")
+    done = bash(text, tmp_path, PATH=path, **variables, **temporary)
     assert done.returncode == 0, done.stderr
     calls = (tmp_path / "calls").read_text()
-    assert command in calls
+    assert f"{tmp_path}/temp/docker {command}" in calls
     assert "s3cret" not in calls
+    assert (tmp_path / "env").read_text() == f"DOCKER_CONFIG={tmp_path}/temp/docker\n"
 
 
 GITLAB_VARIABLES = {"CI_JOB_ID": "42"}

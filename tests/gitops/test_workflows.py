@@ -496,6 +496,18 @@ def test_gitlab_has_a_login_for_each_registry(
     assert base64.b64decode(written["auths"][registry]["auth"]).decode() == login
 
 
+def test_jobs_on_github_read_every_documented_variable_of_a_cloud() -> None:
+    page = (CHECKOUT / "docs" / "pull-requests.md").read_text()
+    rows = re.findall(r"^ *\| (?:AWS|Google Cloud|Azure) \|.*", page, re.MULTILINE)
+    documented = {name for row in rows for name in re.findall(r"`([A-Z_]+)`", row)}
+    # Unlike GitLab, GitHub does not pass variables to jobs as environment variables.
+    assert documented == {
+        name
+        for name in re.findall(r"vars\.([A-Z_]+)", STACK.read_text())
+        if name.startswith(("AWS", "GOOGLE", "AZURE"))
+    }
+
+
 def test_only_gitlab_jobs_that_reach_the_backend_log_in() -> None:
     tasks = {name for name, job in gitlab_jobs().items() if job.get("extends") == ".login"}
     assert tasks == {".preview", ".plan", ".update", ".drift"}

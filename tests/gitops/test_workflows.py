@@ -324,6 +324,36 @@ def test_removed_environments_are_in_the_summary(tmp_path: Path) -> None:
     assert "lab was removed" in (tmp_path / "summary").read_text()
 
 
+@pytest.mark.parametrize("host", ["github", "gitlab"])
+def test_an_update_after_a_force_push_affects_all_environments(host: str, tmp_path: Path) -> None:
+    if host == "github":
+        text = script(GITHUB / "workflows" / "update.yml", "changed", None)
+    else:
+        found = yaml.load(GITLAB.read_text(), Loader=_GitlabLoader)  # noqa: S506
+        text = "\n".join(found["environments"]["script"])
+    (tmp_path / "bin").mkdir()
+    python = tmp_path / "bin" / "python3"
+    python.write_text(f'#!/bin/sh\necho "$*" >> {tmp_path}/calls; echo "[]"\n')
+    python.chmod(0o755)
+    commits = """
+        git init --quiet
+        for name in one two
+        do git -c user.name=t -c user.email=t@example.com commit --quiet --allow-empty -m $name
+        done
+        git rev-parse HEAD~ HEAD
+    """
+    first, second = bash(commits, tmp_path).stdout.split()
+    path = f"{python.parent}:{os.environ['PATH']}"
+    files = {"GITHUB_OUTPUT": "output", "GITHUB_STEP_SUMMARY": "summary", "KIND": "update"}
+    for head, base in ((second, first), (first, second)):
+        done = bash(f"git reset --hard {head}\n{text}", tmp_path, PATH=path, BASE=base, **files)
+        assert done.returncode == 0, done.stderr
+    merged, rewritten = (tmp_path / "calls").read_text().splitlines()
+    assert f"--base {first} --skip" in merged
+    # Without a revision, all environments are listed.
+    assert "--base  --skip" in rewritten
+
+
 @pytest.mark.parametrize(
     ("tag", "problem"),
     [("v1.2.0", ""), ("v1.3.0", "a different version"), ("v1.2", "a different version")],

@@ -237,6 +237,20 @@ def test_update_is_bound_to_the_previously_saved_plan() -> None:
     assert names == ["plan-${{ inputs.stack }}"] * 2
 
 
+def test_a_canceled_update_interrupts_pulumi(tmp_path: Path) -> None:
+    (tmp_path / "step.sh").write_text(script(STACK, "run", "Update"))
+    pulumi = tmp_path / "pulumi"
+    pulumi.write_text("#!/bin/sh\necho $$\n")
+    pulumi.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}", "STACK": "prod"}
+    with subprocess.Popen(
+        ["bash", "-e", "step.sh"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True
+    ) as step:
+        output, _ = step.communicate()
+    # The runner sends its signals to the process that it started, and kills the others.
+    assert output == f"{step.pid}\n"
+
+
 def test_callers_use_every_task_of_the_reusable_workflow() -> None:
     callers = [
         job

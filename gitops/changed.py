@@ -62,7 +62,8 @@ def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     stacks = [stack for stack in known_stacks(PROJECT) if stack not in options.skip]
     files = _changed_files(PROJECT, options.base)
-    removed_stacks = _deleted_environments(PROJECT, files or [])
+    deleted = _deleted_environments(PROJECT, files or [])
+    removed_stacks = [stack for stack in deleted if stack not in options.skip]
     for removed in removed_stacks:
         sys.stderr.write(
             f"the environment {removed} was removed, but its stack may still exist: destroy "

@@ -204,6 +204,17 @@ def test_a_removed_environment_is_reported(
     assert "pulumi destroy --stack staging" in shown.err
 
 
+def test_a_removed_environment_that_is_skipped_is_not_reported(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "Pulumi.dev.yaml").unlink()
+    commit(project)
+    assert main(["changed", "--base", "main", "--skip", "dev", "--gitlab", "preview"]) == 0
+    shown = capsys.readouterr()
+    assert "removed-dev" not in json.loads(shown.out)
+    assert shown.err == ""
+
+
 def test_a_child_pipeline_has_a_job_for_each_environment(
     project: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

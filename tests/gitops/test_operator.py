@@ -52,6 +52,19 @@ def test_deleting_a_stack_resource_destroys_nothing() -> None:
     assert not any(r["spec"].get("destroyOnFinalize") for r in of_kind("Stack"))
 
 
+def test_restricted_workspaces_use_an_image_for_their_user() -> None:
+    workspaces = [
+        resource["spec"]["workspaceTemplate"]["spec"]
+        for resource in of_kind("Stack")
+        if "workspaceTemplate" in resource["spec"]
+    ]
+    assert workspaces
+    # The operator sets the user 1000, who has no home directory in the image for root.
+    for workspace in workspaces:
+        assert workspace["securityProfile"] == "restricted"
+        assert workspace["image"].endswith("-nonroot")
+
+
 def test_secret_values_come_only_from_kubernetes_secrets() -> None:
     for resource in of_kind("Stack"):
         for reference in resource["spec"]["envRefs"].values():

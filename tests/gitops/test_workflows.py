@@ -588,4 +588,4 @@ def test_all_pipelines_use_the_pinned_pulumi_version() -> None:
     assert python is not None
     assert common["variables"]["PYENV_VERSION"] == python[1]
     operator = (CHECKOUT / "gitops" / "operator" / "stacks.yaml").read_text()
-    assert set(re.findall(r"image: pulumi/pulumi:(\S+)", operator)) == {version}
+    assert set(re.findall(r"image: pulumi/pulumi:(\S+)", operator)) == {f"{version}-nonroot"}

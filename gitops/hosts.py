@@ -339,8 +339,11 @@ def _message(response: httpx.Response) -> str:
 
 
 def _hint(response: httpx.Response) -> str:
+    # GitHub's secondary limits may be stated only in the message.
     limited = (
-        response.headers.get("X-RateLimit-Remaining") == "0" or "Retry-After" in response.headers
+        response.headers.get("X-RateLimit-Remaining") == "0"
+        or "Retry-After" in response.headers
+        or "rate limit" in _message(response)
     )
     if response.status_code == 429 or (response.status_code == 403 and limited):
         return " (the host's rate limit is exceeded; rerun the job later)"

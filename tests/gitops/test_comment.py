@@ -314,6 +314,7 @@ def host_url() -> str:
         ((200, {"Content-Type": "application/json"}, '[{"body": "x"}]'), "without i"),
         ((200, {"Content-Type": "application/json"}, "[1]"), "instead of a list"),
         ((403, {"X-RateLimit-Remaining": "0"}, "{}"), "rate limit"),
+        ((403, {}, '{"message": "exceeded a secondary rate limit"}'), "rerun the job later"),
     ],
 )
 def test_unexpected_response_is_reported_without_a_traceback(

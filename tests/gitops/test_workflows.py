@@ -6,6 +6,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -237,6 +238,14 @@ def test_update_is_bound_to_the_previously_saved_plan() -> None:
     assert names == ["plan-${{ inputs.stack }}"] * 2
 
 
+def script_of_github_update() -> str:
+    return script(STACK, "run", "Update")
+
+
+def script_of_gitlab_update() -> str:
+    return "\n".join(gitlab_jobs()[".update"]["script"])
+
+
 def test_a_canceled_update_interrupts_pulumi(tmp_path: Path) -> None:
     (tmp_path / "step.sh").write_text(script(STACK, "run", "Update"))
     pulumi = tmp_path / "pulumi"
@@ -249,6 +258,25 @@ def test_a_canceled_update_interrupts_pulumi(tmp_path: Path) -> None:
         output, _ = step.communicate()
     # The runner sends its signals to the process that it started, and kills the others.
     assert output == f"{step.pid}\n"
+
+
+@pytest.mark.parametrize("update", [script_of_github_update, script_of_gitlab_update])
+@pytest.mark.parametrize("configured", [True, False])
+def test_update_uses_the_configuration_of_the_policies_if_it_exists(
+    update: Callable[[], str], configured: bool, tmp_path: Path
+) -> None:
+    """Previews use the defaults of the rules if an environment has no such file."""
+    file = tmp_path / "policies/config/prod.json"
+    file.parent.mkdir(parents=True)
+    if configured:
+        file.write_text("{}")
+    pulumi = tmp_path / "pulumi"
+    pulumi.write_text('#!/bin/sh\necho "$@"\n')
+    pulumi.chmod(0o755)
+    done = bash(update(), tmp_path, STACK="prod", PATH=f"{tmp_path}:{os.environ['PATH']}")
+    assert done.returncode == 0, done.stderr
+    assert "--policy-pack policies" in done.stdout
+    assert ("--policy-pack-config policies/config/prod.json" in done.stdout) == configured
 
 
 def test_callers_use_every_task_of_the_reusable_workflow() -> None:

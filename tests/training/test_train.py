@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 import shutil
@@ -6,6 +7,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -300,6 +302,18 @@ def test_a_finished_run_does_not_repeat_a_skipped_artifact(
     assert train(export_formats=["pt2"]) == exit_codes.DONE
     assert train(export_formats=["pt2"]) == exit_codes.DONE
     assert events(capsys)[-1]["already"] is True
+
+
+def test_artifact_for_which_the_disk_is_full_is_exported_after_a_restart(
+    train: Train, tmp_path: Path
+) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        error = OSError(errno.ENOSPC, "No space left on device")
+        patched.setattr(artifacts, "write_program", Mock(side_effect=error))
+        with pytest.raises(OSError, match="No space left"):
+            train(export_formats=["pt2"])
+    assert train(export_formats=["pt2"]) == exit_codes.DONE
+    assert (tmp_path / "run/export/model.pt2").exists()
 
 
 def test_run_directory_with_different_settings_is_rejected(train: Train, tmp_path: Path) -> None:

@@ -70,7 +70,7 @@ def write_export(
 
     `model` must be unsharded and unwrapped. It may be on any device and is not modified. `beat` is
     called regularly. If an artifact or the Hugging Face directory cannot be exported, it is skipped
-    with a warning. Raise OSError if the weights or the manifest cannot be written.
+    with a warning. Raise OSError if a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST_FILE).unlink(missing_ok=True)
@@ -86,7 +86,7 @@ def write_export(
     if isinstance(model, Gpt):
         try:
             write_huggingface(directory / HUGGINGFACE_DIRECTORY, model, config)
-        except (OSError, ExportError) as error:
+        except ExportError as error:
             # The export is complete even without this directory.
             shutil.rmtree(directory / HUGGINGFACE_DIRECTORY, ignore_errors=True)
             message = f"{HUGGINGFACE_DIRECTORY} is not exported: {error}"

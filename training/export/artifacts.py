@@ -166,7 +166,7 @@ def make_artifacts(
     """Write the configured artifacts, calling `heartbeat` regularly.
 
     An artifact that cannot be exported is skipped with a warning. Return the artifacts, and the
-    settings of the skipped ones.
+    settings of the skipped ones. Raise OSError if a file cannot be written or read back.
     """
     model_metrics: dict[str, float] = {}
     artifacts, skipped = [], []
@@ -182,6 +182,10 @@ def make_artifacts(
             artifact = _check(source, kind, method, path, model_metrics, heartbeat)
             artifacts.append(artifact.model_copy(update={"setting": setting}))
         except Exception as error:
+            # The disk may have space after a restart. PyTorch's OSErrors about sources or libraries
+            # have no number.
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
             path.unlink(missing_ok=True)
             skipped.append(setting)
             message = f"{setting}: {path.name} is not exported: {_one_line(error)}"

@@ -37,7 +37,8 @@ def write_huggingface(directory: Path, model: Gpt, config: TrainingConfig) -> No
     OSError or ExportError on failure.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(parents=True)
+    # NFS keeps files that a server has open.
+    directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / "tokenizer.json", _tokenizer(config))
     settings = {
         "tokenizer_class": "PreTrainedTokenizerFast",
@@ -225,7 +226,7 @@ def _tokenizer(config: TrainingConfig) -> bytes:
             manifest = read_manifest(directory)
             if isinstance(manifest, TokensManifest) and manifest.tokenizer is not None:
                 return (directory / manifest.tokenizer.file).read_bytes()
-        except DataError as error:
+        except (DataError, OSError) as error:
             raise ExportError(f"the tokenizer cannot be read: {error}") from None
     return json.dumps(bytes_tokenizer()).encode()
 

@@ -1,9 +1,11 @@
 """The exported Hugging Face directory of a language model, read by transformers."""
 
+import errno
 import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ from tools.environments import environment, run
 from training.config import TrainingConfig
 from training.data import load
 from training.data.__main__ import main as prepare
-from training.export import write_export
+from training.export import huggingface, write_export
 from training.export.huggingface import bytes_tokenizer
 from workload.models import build
 
@@ -111,3 +113,12 @@ def test_the_tokenizer_of_the_data_set_is_exported(exports: dict[str, ReadExport
     assert json.loads((folder / "config.json").read_text())["vocab_size"] == 257
     original = folder.parents[1] / "tokenizer.json"
     assert (folder / "tokenizer.json").read_text() == original.read_text()
+
+
+def test_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_text_files(tmp_path)
+    error = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(huggingface, "write_json", Mock(side_effect=error))
+    with pytest.raises(OSError, match="No space left"):
+        exported(tmp_path, "text")
+    assert not (tmp_path / "export/manifest.json").exists()

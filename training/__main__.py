@@ -59,7 +59,7 @@ def run(config: TrainingConfig) -> int:
     except StoreError as error:
         return fail(str(error), exit_codes.FAILED)
     except OSError as error:
-        return fail(f"the run cannot be saved: {error}", exit_codes.FAILED)
+        return fail(f"the run cannot be saved or resumed: {error}", exit_codes.FAILED)
     except OutOfMemoryError as error:
         traceback.print_exc()
         # Omit the rest of the message, which is about PyTorch's allocator.

@@ -316,6 +316,22 @@ def test_artifact_for_which_the_disk_is_full_is_exported_after_a_restart(
     assert (tmp_path / "run/export/model.pt2").exists()
 
 
+def test_run_is_not_started_again_if_its_checkpoints_cannot_be_read(
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    train(epochs=2)
+    with monkeypatch.context() as patched:
+        error = OSError(errno.EIO, "Input/output error")
+        patched.setattr(storage, "sha256_of", Mock(side_effect=error))
+        with pytest.raises(OSError, match="Input/output error"):
+            train(epochs=3)
+    train(epochs=3)
+    assert [event["step"] for event in all_events(capsys) if event["event"] == "resume"] == [46]
+
+
 def test_run_directory_with_different_settings_is_rejected(train: Train, tmp_path: Path) -> None:
     train()
     with pytest.raises(

@@ -85,7 +85,8 @@ def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
     If none is on disk, look for one in the object store. Raise ConfigurationError if the checkpoint
-    belongs to a different model, data set, optimizer or seed, and StoreError if the store fails.
+    belongs to a different model, data set, optimizer or seed, OSError if a checkpoint cannot be
+    read, and StoreError if the store fails.
     """
     return _resume(run) or (_restore_from_store(run) and _resume(run))
 
@@ -113,8 +114,8 @@ def _resume(run: Run) -> bool:
 def _find_fault(run: Run, path: Path, seal: Seal) -> str | None:
     """Return a description of the first fault in the files, or None; each process checks a part."""
     mine = seal.files[run.world.rank :: run.world.size]
-    faults = gather(storage.find_fault(path, mine), run.saver.group)
-    return next((fault for fault in faults if fault is not None), None)
+    fault = all_or_none(lambda: storage.find_fault(path, mine), run.saver.group)
+    return next((each for each in gather(fault, run.saver.group) if each is not None), None)
 
 
 def _identity(run: Run) -> dict[str, str | int | dict[str, Option]]:

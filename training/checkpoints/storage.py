@@ -122,11 +122,16 @@ def retained_steps(
 
 
 def read_seal(path: Path) -> Seal | str:
-    """Return a checkpoint's seal, or a description of what is wrong with it."""
+    """Return a checkpoint's seal, or a description of what is wrong with it.
+
+    Raise OSError if it exists but cannot be read.
+    """
     try:
         return parse_seal((path / SEAL_FILE).read_bytes())
-    except OSError as error:
+    except FileNotFoundError as error:
         return f"{SEAL_FILE} cannot be read: {error.strerror}"
+    except OSError as error:
+        raise _unreadable(path, SEAL_FILE, error) from None
 
 
 def parse_seal(text: bytes) -> Seal | str:
@@ -138,7 +143,11 @@ def parse_seal(text: bytes) -> Seal | str:
 
 
 def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
-    """Return the first problem with the given files, or None."""
+    """Return the first problem with the given files, or None.
+
+    Raise OSError if a file exists but cannot be read. Storage that is temporarily unavailable does
+    not damage a checkpoint, and the next save would remove a checkpoint that is skipped.
+    """
     for file in files:
         try:
             size = (path / file.name).stat().st_size
@@ -146,6 +155,15 @@ def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
                 return f"{file.name} has {size} bytes instead of {file.size}"
             if sha256_of(path / file.name) != file.sha256:
                 return f"{file.name} has changed since it was saved"
-        except OSError as error:
+        except FileNotFoundError as error:
             return f"{file.name} cannot be read: {error.strerror}"
+        except OSError as error:
+            raise _unreadable(path, file.name, error) from None
     return None
+
+
+def _unreadable(path: Path, name: str, error: OSError) -> OSError:
+    return OSError(
+        f"{path / name} cannot be read: {error.strerror}; if this persists, remove {path} to "
+        "resume from an earlier checkpoint"
+    )

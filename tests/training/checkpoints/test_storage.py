@@ -1,9 +1,12 @@
+import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from training.checkpoints import storage
 from training.checkpoints.storage import (
     SEAL_FILE,
     Position,
@@ -125,6 +128,20 @@ def test_damage_to_a_checkpoint_is_reported(
     damage(folder / "step-00000003")
     assert message in str(checkpoint_problem(folder / "step-00000003"))
     assert checkpoint_problem(folder / "step-00000002") is None
+
+
+def test_an_unreadable_checkpoint_is_not_damaged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = folder / "step-00000003"
+    error = OSError(errno.EIO, "Input/output error")
+    with monkeypatch.context() as patched:
+        patched.setattr(storage, "sha256_of", Mock(side_effect=error))
+        with pytest.raises(OSError, match="Input/output error"):
+            checkpoint_problem(path)
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=error))
+    with pytest.raises(OSError, match="Input/output error"):
+        checkpoint_problem(path)
 
 
 def test_save_after_a_resume_removes_checkpoints_of_later_steps(folder: Path) -> None:

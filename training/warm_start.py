@@ -109,7 +109,14 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
 
 def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
     """Add the adapter to the model, and merge it unless the run trains it. Return its digest."""
-    directory = Path(str(config.init_adapter))
+    directory, source = Path(str(config.init_adapter)), Path(str(config.init_from)).resolve()
+    export = directory.resolve().parent
+    if (export / MANIFEST_FILE).exists() and export in (source, source / "export", source.parent):
+        raise ConfigurationError(
+            f"init_adapter {directory} is already merged into the weights of init_from "
+            f"{config.init_from}: set init_from to the base model of the adapter, which its "
+            "adapter_config.json names, or leave init_adapter out"
+        )
     try:
         digest, found = load_adapter(directory, model)
     except ExportError as error:

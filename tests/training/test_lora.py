@@ -406,6 +406,16 @@ def test_a_damaged_adapter_is_refused(
         train("run", **gpt_settings(tmp_path, init_adapter=tmp_path / "first"))
 
 
+@pytest.mark.parametrize("path", ["base", "base/huggingface"])
+def test_adapter_that_is_merged_into_the_initial_weights_is_refused(
+    path: str, base: Path, train: Train, tmp_path: Path
+) -> None:
+    write_peft(base / "adapter", random_adapters(network(base), ATTENTION))
+    settings = gpt_settings(tmp_path, init_from=tmp_path / path, init_adapter=base / "adapter")
+    with pytest.raises(ConfigurationError, match="adapter is already merged into the weights of"):
+        train("run", **settings)
+
+
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [

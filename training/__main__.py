@@ -36,6 +36,7 @@ def run(config: TrainingConfig) -> int:
     from torch import AcceleratorError, OutOfMemoryError
 
     from training.data import DataError
+    from training.data.samples import UnavailableError
     from training.gang.distributed import is_lost_peer
     from training.gang.measurements import SlowNodeError
     from training.gang.world import read_world, use_threads
@@ -48,6 +49,8 @@ def run(config: TrainingConfig) -> int:
     try:
         use_threads(os.environ)
         return train(config, read_world(os.environ))
+    except UnavailableError as error:
+        return fail(str(error), exit_codes.FAILED)
     except (ConfigurationError, DataError, DivergedError, exit_codes.FatalError) as error:
         return fail(str(error), exit_codes.BAD_INPUT)
     except SlowNodeError as error:

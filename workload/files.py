@@ -1,5 +1,6 @@
 """Durable files and directories, which are complete or absent even after a power failure."""
 
+import errno
 import hashlib
 import os
 import re
@@ -11,6 +12,12 @@ from typing import Any, BinaryIO, Final
 
 CHECKPOINT: Final = re.compile(r"step-(\d{8,})")
 """Name of a checkpoint's directory, such as step-00000046."""
+
+UNAVAILABLE: Final = {
+    errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN,
+    errno.EHOSTUNREACH,
+}  # fmt: skip
+"""Error numbers of network storage that may be available again after a restart."""
 
 _DIGEST_CHUNK_BYTES: Final = 2**24
 

@@ -1,6 +1,8 @@
+import errno
 import json
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -39,6 +41,25 @@ def test_invalid_configuration_exits_with_64_and_a_one_line_message(
     assert (event["event"], event["exit_code"]) == ("error", 64)
     assert message in event["message"]
     assert json.loads(log.read_text()) == event
+
+
+@pytest.mark.parametrize(
+    "function", ["pathlib.Path.read_bytes", "training.gang.preflight.write_probe"]
+)
+def test_unavailable_storage_exits_with_1(
+    function: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    error = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr(function, Mock(side_effect=error))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    arguments = [f"--run-dir={tmp_path}", "--dataset=cifar10", f"--data-dir={tmp_path}"]
+    monkeypatch.setattr(sys, "argv", ["training", *arguments])
+    assert main() == exit_codes.FAILED
+    [line] = capsys.readouterr().out.splitlines()
+    assert "Stale file handle" in json.loads(line)["message"]
 
 
 def test_slow_node_exits_with_69_and_a_plain_text_termination_message(

@@ -8,7 +8,7 @@ from typing import Literal, NoReturn
 
 from training.data.manifest import Manifest
 from training.data.progress import report_stderr
-from training.data.samples import DataError
+from training.data.samples import DataError, UnavailableError
 from training.settings import IMAGES
 from workload import exit_codes
 from workload.configuration import ConfigurationError
@@ -39,6 +39,8 @@ def main(arguments: Sequence[str]) -> int:
     options = _parser().parse_args(arguments)
     try:
         summary: str = options.run(options)
+    except UnavailableError as error:
+        return _fail(str(error), exit_codes.FAILED)
     except (DataError, ConfigurationError) as error:
         return _fail(str(error), exit_codes.BAD_INPUT)
     except OSError as error:

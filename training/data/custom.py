@@ -7,7 +7,15 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from training.data.samples import DataError, Dataset, Indices, Targets, digest_of, spread
+from training.data.samples import (
+    DataError,
+    Dataset,
+    Indices,
+    Targets,
+    digest_of,
+    read_error,
+    spread,
+)
 from workload.configuration import ConfigurationError
 from workload.custom import find
 
@@ -102,9 +110,10 @@ def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
         found, target = items[index]
         array, class_index = np.asarray(found), int(target)
     except Exception as error:
-        raise DataError(
+        raise read_error(
             f"sample {index} of {source} cannot be read: {type(error).__name__}: {error} (a sample "
-            "must be a pair of an input, as a tensor or array, and the index of its class)"
+            "must be a pair of an input, as a tensor or array, and the index of its class)",
+            error,
         ) from error
     return array, class_index
 

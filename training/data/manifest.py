@@ -10,7 +10,7 @@ from typing import Annotated, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
 from training.data.progress import Progress, Report
-from training.data.samples import DataError
+from training.data.samples import DataError, read_error
 from workload.configuration import first_problem
 from workload.files import write_atomically
 from workload.store import DamagedError, StoreDirectory, StoreError
@@ -137,7 +137,7 @@ def read_manifest(directory: Path) -> Manifest:
             "or choose another data_dir"
         ) from None
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
 
 
 def _parse(text: bytes, location: str) -> Manifest:
@@ -239,7 +239,7 @@ def verify(
         try:
             status = path.stat()
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+            raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
         if status.st_size != part.size:
             raise DataError(f"{path} is damaged: {status.st_size} bytes instead of {part.size}")
         found[part.file] = [part.sha256, status.st_size, status.st_mtime_ns]
@@ -263,5 +263,5 @@ def _sha256_of(path: Path, progress: Progress) -> str:
                 digest.update(chunk)
                 progress.advance(len(chunk))
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
     return digest.hexdigest()

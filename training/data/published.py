@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.images import Images
-from training.data.samples import DataError
+from training.data.samples import DataError, read_error
 
 DIRECTORIES: Final[dict[str, str]] = {
     "mnist": "MNIST",
@@ -141,7 +141,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     except FileNotFoundError:
         raise _missing_error(path) from None
     except (OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+        raise read_error(f"{path} cannot be read: {error}", error) from None
     except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
         # torchvision raises these errors for a file with another format or length.
         raise DataError(
@@ -182,7 +182,7 @@ def cifar100(directory: Path) -> tuple[Images, Images, tuple[str, ...]]:
     except FileNotFoundError:
         raise _missing_cifar_error(path) from None
     except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path} cannot be read: {error}") from None
+        raise read_error(f"{path} cannot be read: {error}", error) from None
     if len(set(classes)) != 100:
         raise DataError(f"{path} has {len(set(classes))} different classes instead of 100")
     return (
@@ -201,7 +201,7 @@ def _read_cifar(paths: list[Path], labels: int, classes: int) -> Images:
         except FileNotFoundError:
             raise _missing_cifar_error(path) from None
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error}") from None
+            raise read_error(f"{path} cannot be read: {error}", error) from None
         if not content or len(content) % length:
             raise DataError(
                 f"{path} is damaged: {len(content)} bytes is not a multiple of {length}"

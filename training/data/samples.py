@@ -8,6 +8,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from workload.files import UNAVAILABLE
+
 Indices = NDArray[np.int64]
 """Sample indices, of shape N."""
 
@@ -17,6 +19,16 @@ Targets = NDArray[np.int64]
 
 class DataError(Exception):
     """A data set is missing or invalid; the message names the file."""
+
+
+class UnavailableError(DataError):
+    """Data cannot be read at the moment. A restart may help."""
+
+
+def read_error(message: str, cause: Exception) -> DataError:
+    """Return an UnavailableError if `cause` is an error of network storage, else a DataError."""
+    is_unavailable = isinstance(cause, OSError) and cause.errno in UNAVAILABLE
+    return UnavailableError(message) if is_unavailable else DataError(message)
 
 
 class Samples(Protocol):

@@ -23,7 +23,14 @@ from training.data.manifest import (
     verify,
 )
 from training.data.progress import Report
-from training.data.samples import DataError, Dataset, Indices, Targets, local_order
+from training.data.samples import (
+    DataError,
+    Dataset,
+    Indices,
+    Targets,
+    local_order,
+    read_error,
+)
 from workload.files import sha256_of
 
 MAX_IMAGE_BYTES: Final = 64 * 2**20
@@ -72,7 +79,7 @@ class Shards:
                         _, offset, size, _ = rows[position].tolist()
                         pixels[position] = self._read(shard, offset, size)
             except (OSError, ValueError) as error:
-                raise DataError(f"{path} is damaged or cannot be read: {error}") from None
+                raise read_error(f"{path} is damaged or cannot be read: {error}", error) from None
         return pixels, rows[:, 3]
 
     def _read(self, shard: BinaryIO, offset: int, size: int) -> NDArray[np.uint8]:
@@ -143,7 +150,7 @@ def read_index(directory: Path, split: ShardSplit, classes: int) -> NDArray[np.i
     try:
         index = np.load(path, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
-        raise DataError(f"{path} is damaged or cannot be read: {error}") from None
+        raise read_error(f"{path} is damaged or cannot be read: {error}", error) from None
     if (
         not isinstance(index, np.ndarray)
         or index.dtype != np.int64
@@ -175,7 +182,7 @@ def scan(path: Path, number: int) -> NDArray[np.int64]:
             for image, label in zip(members[::2], members[1::2], strict=True):
                 rows.append((number, image.offset_data, image.size, _label(shard, image, label)))
     except (OSError, tarfile.TarError, ValueError) as error:
-        raise DataError(f"{path} is not a shard of images: {error}") from None
+        raise read_error(f"{path} is not a shard of images: {error}", error) from None
     return np.array(rows, np.int64).reshape(-1, 4)
 
 

@@ -17,7 +17,15 @@ from training.data.manifest import (
     verify,
 )
 from training.data.progress import Report
-from training.data.samples import DataError, Dataset, Indices, Targets, digest_of, local_order
+from training.data.samples import (
+    DataError,
+    Dataset,
+    Indices,
+    Targets,
+    digest_of,
+    local_order,
+    read_error,
+)
 from workload.files import sha256_of, visible_files
 
 BYTE_VOCABULARY: Final = 256
@@ -115,7 +123,7 @@ def text(directory: Path, shape: tuple[int, ...] | None) -> Dataset:
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise DataError(f"{path} cannot be read: {error.strerror}") from None
+            raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
         cut = train_length(len(content), HELD_OUT_SHARE)
         parts[0].append(content[:cut])
         parts[1].append(content[cut:])
@@ -179,7 +187,7 @@ class TokenFile:
         try:
             return np.memmap(self.path, self.dtype, mode="r", shape=(self.count,))
         except (OSError, ValueError) as error:
-            raise DataError(f"{self.path} can no longer be read: {error}") from None
+            raise read_error(f"{self.path} can no longer be read: {error}", error) from None
 
 
 def tokens(

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from workload.configuration import ConfigurationError
+from workload.files import UNAVAILABLE
 from workload.progress import Message
 from workload.report import emit
 
@@ -91,11 +92,16 @@ def warn_about_locked_memory(environment: Mapping[str, str]) -> None:
 
 
 def check_run_dir(directory: Path) -> None:
-    """Check that `directory` can be created and that files in it can be written to disk."""
+    """Check that `directory` can be created and that files in it can be written to disk.
+
+    Raise OSError if its storage is unavailable at the moment.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_probe(directory)
     except OSError as error:
+        if error.errno in UNAVAILABLE:
+            raise
         raise ConfigurationError(
             f"run_dir {directory} cannot be written: {error.strerror}"
             f"{_describe_owner(directory, error)}; mount a writable volume there or choose another "

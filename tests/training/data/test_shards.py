@@ -1,3 +1,4 @@
+import errno
 import io
 import json
 import pickle
@@ -5,6 +6,7 @@ import tarfile
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from PIL import Image
 from training.data import DataError, load
 from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest, write_manifest
 from training.data.prepare.output import ShardWriter, part_of
+from training.data.samples import UnavailableError
 from training.data.shards import decode, scan
 
 SHAPE = (3, 4, 5)
@@ -128,6 +131,14 @@ def test_damage_that_was_not_checked_is_reported_when_the_image_is_read(shards: 
         train.batch(np.array([7]))
     path.unlink()
     with pytest.raises(DataError, match=r"train-00001.tar is damaged or cannot be read"):
+        train.batch(np.array([5]))
+
+
+def test_unavailable_storage_is_not_damage(shards: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    train = load("shards", shards.parent, None, seed=0).train
+    error = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(Path, "open", Mock(side_effect=error))
+    with pytest.raises(UnavailableError, match=r"train-00001\.tar .* Input/output error"):
         train.batch(np.array([5]))
 
 

@@ -33,7 +33,7 @@ from workload import exit_codes
 from workload.catalog import equal_options
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
-from workload.manifest import Manifest
+from workload.manifest import ExportError, Manifest, read_manifest
 from workload.models import build
 from workload.models.gpt import Gpt
 from workload.progress import Finished, Interrupted, Started
@@ -49,7 +49,8 @@ def run(config: TrainingConfig, world: World) -> int:
     """Train until the run is finished or interrupted, and return the exit code."""
     device = choose_device(config.device, world.local_rank)
     accelerator.configure(device)
-    await_free_space(Path(config.run_dir), config.hang_limit)
+    if writes_to_disk(config):
+        await_free_space(Path(config.run_dir), config.hang_limit)
     warn_about_locked_memory(os.environ)
     with (
         joined(world, device, config.start_timeout),
@@ -340,6 +341,14 @@ def must_run_again(config: TrainingConfig, manifest: Manifest) -> bool:
     if found:
         return [*found] == [name] and value > int(manifest.settings[name])
     return bool(missing_results(config, manifest))
+
+
+def writes_to_disk(config: TrainingConfig) -> bool:
+    """Return whether this attempt has to train or export. Damaged weights are not detected."""
+    try:
+        return must_run_again(config, read_manifest(export_directory(config)))
+    except ExportError:
+        return True
 
 
 def report_finished(config: TrainingConfig, world: World, manifest: Manifest, already: bool) -> int:

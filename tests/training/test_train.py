@@ -14,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
+import training.train
 from tests.training import custom_models
 from tests.training.custom_models import Dropping
 from tests.training.programs import all_events, events
@@ -214,6 +215,18 @@ def test_restarted_finished_run_reports_that_it_is_finished_and_exits(
     assert train() == exit_codes.DONE
     assert events(capsys) == [first | {"already": True}]
     assert (tmp_path / "run/export/manifest.json").stat().st_mtime_ns == modified
+
+
+def test_finished_run_does_not_wait_for_free_space(
+    train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(epochs=1)
+    waited = Mock()
+    monkeypatch.setattr(training.train, "await_free_space", waited)
+    assert train(epochs=1) == exit_codes.DONE
+    waited.assert_not_called()
+    train(epochs=2)
+    waited.assert_called_once()
 
 
 def test_finished_run_continues_if_more_epochs_are_configured(

@@ -85,6 +85,11 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         "missing": sorted(expected.keys() - fitting.keys()),
         "ignored": sorted(found.keys() - fitting.keys()),
     }
+    if report["missing"] and config.lora_rank:
+        raise ConfigurationError(
+            f"init_from {config.init_from} lacks {', '.join(report['missing'])}, which lora_rank "
+            "would freeze at random values: train the same model, or leave lora_rank out"
+        )
     if problems:
         report["differences"] = [*problems]
     misfits = {

@@ -406,6 +406,18 @@ def test_a_damaged_adapter_is_refused(
         train("run", **gpt_settings(tmp_path, init_adapter=tmp_path / "first"))
 
 
+@pytest.mark.parametrize("partial", [True, False])
+@pytest.mark.usefixtures("base")
+def test_tensors_without_initial_weights_are_not_frozen(
+    partial: bool, train: Train, tmp_path: Path
+) -> None:
+    options = json.dumps(SIZE | {"layers": 3})
+    settings = gpt_settings(tmp_path, model_options=options, init_partial=partial)
+    problem = r"base lacks blocks\.2\.[^:]*, which lora_rank would freeze at random values"
+    with pytest.raises(ConfigurationError, match=problem):
+        train("run", **settings)
+
+
 @pytest.mark.parametrize("path", ["base", "base/huggingface"])
 def test_adapter_that_is_merged_into_the_initial_weights_is_refused(
     path: str, base: Path, train: Train, tmp_path: Path

@@ -95,19 +95,6 @@ def sync_files(directory: Path) -> None:
             sync_folder(path)
 
 
-def visible_files(directory: Path) -> list[Path]:
-    """Return the files below a directory, sorted, except hidden ones, whose names begin with a dot.
-
-    Hidden directories contain copies: `.snapshot` of network storage, `.ipynb_checkpoints` of
-    notebooks, and `..data` of mounted ConfigMaps.
-    """
-    found: list[Path] = []
-    for parent, directories, names in os.walk(directory):
-        directories[:] = [name for name in directories if not name.startswith(".")]
-        found += (Path(parent, name) for name in names if not name.startswith("."))
-    return sorted(found)
-
-
 def is_utf8(text: str) -> bool:
     """Return whether a text can be encoded as UTF-8.
 

@@ -1,8 +1,10 @@
 """Interface to the samples of any data set. This module does not import torch."""
 
 import hashlib
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
@@ -70,6 +72,24 @@ class Dataset:
 def spread(length: int, count: int) -> Indices:
     """Return the indices of up to `count` evenly spaced samples out of `length`."""
     return np.linspace(0, length - 1, min(count, length)).astype(np.int64)
+
+
+def is_visible(name: str) -> bool:
+    """Return whether a file or directory belongs to a data set.
+
+    Hidden directories contain copies: `.snapshot` of network storage, `.ipynb_checkpoints` of
+    notebooks, and `..data` of mounted ConfigMaps. The root of an ext4 volume has a `lost+found`.
+    """
+    return not name.startswith(".") and name != "lost+found"
+
+
+def visible_files(directory: Path) -> list[Path]:
+    """Return the visible files below a directory, sorted."""
+    found: list[Path] = []
+    for parent, directories, names in os.walk(directory):
+        directories[:] = filter(is_visible, directories)
+        found += (Path(parent, name) for name in names if is_visible(name))
+    return sorted(found)
 
 
 def digest_of(*arrays: NDArray[Any]) -> str:

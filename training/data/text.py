@@ -25,8 +25,9 @@ from training.data.samples import (
     digest_of,
     local_order,
     read_error,
+    visible_files,
 )
-from workload.files import sha256_of, visible_files
+from workload.files import sha256_of
 
 BYTE_VOCABULARY: Final = 256
 """Number of different tokens if each byte is a token."""

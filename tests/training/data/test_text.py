@@ -44,7 +44,12 @@ def test_every_window_of_every_stream_is_seen_once_per_epoch(
 
 
 def test_end_of_every_visible_file_is_held_out(tmp_path: Path) -> None:
-    hidden = {".c.txt": 1000, ".ipynb_checkpoints/a.txt": 3000, "deep/.snapshot/b.txt": 1000}
+    hidden = {
+        ".c.txt": 1000,
+        ".ipynb_checkpoints/a.txt": 3000,
+        "lost+found/a.txt": 3000,
+        "deep/.snapshot/b.txt": 1000,
+    }
     write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000, "no.md": 5000} | hidden)
     data = load("text", tmp_path, (10,), seed=0)
     a, b = ((tmp_path / "text" / name).read_bytes() for name in ("a.txt", "deep/b.txt"))

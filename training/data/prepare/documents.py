@@ -5,8 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from training.data.samples import DataError
-from workload.files import visible_files
+from training.data.samples import DataError, visible_files
 
 TEXT_SUFFIX: Final = ".txt"
 """Suffix of files that contain one text each."""

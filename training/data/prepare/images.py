@@ -18,9 +18,9 @@ from training.data import load
 from training.data.manifest import ShardsManifest, write_manifest
 from training.data.prepare.output import ShardWriter, finish_interrupted, new_dataset
 from training.data.progress import Progress, Report
-from training.data.samples import DataError, Samples
+from training.data.samples import DataError, Samples, is_visible, visible_files
 from training.settings import DatasetName
-from workload.files import is_utf8, visible_files
+from workload.files import is_utf8
 
 ImageShape = tuple[Literal[1, 3], int, int]
 
@@ -117,7 +117,7 @@ def from_dataset(name: DatasetName, data_dir: Path) -> Source:
 
 
 def _is_class(path: Path) -> bool:
-    return path.is_dir() and not path.name.startswith(".")
+    return path.is_dir() and is_visible(path.name)
 
 
 def _from_samples(

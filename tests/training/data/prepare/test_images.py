@@ -29,6 +29,7 @@ def write_pictures(folder: Path, count: int = 20) -> None:
     (folder / "dog/notes.txt").write_text("no image")
     (folder / "cat/cut.png").write_bytes((folder / "cat/again.png").read_bytes()[:900])
     (folder / "README").write_text("belongs to no class")
+    (folder / "lost+found").mkdir()
     (folder / "cat/.hidden").write_text("")
     (folder / "cat/.snapshot").mkdir()
     (folder / "cat/.snapshot/old.png").write_text("")

@@ -84,9 +84,17 @@ def is_visible(name: str) -> bool:
 
 
 def visible_files(directory: Path) -> list[Path]:
-    """Return the visible files below a directory, sorted."""
+    """Return the visible files below a directory, sorted.
+
+    Raise DataError if a directory cannot be read.
+    """
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise read_error(f"{error.filename} cannot be read: {error.strerror}", error)
+
     found: list[Path] = []
-    for parent, directories, names in os.walk(directory):
+    for parent, directories, names in os.walk(directory, onerror=fail):
         directories[:] = filter(is_visible, directories)
         found += (Path(parent, name) for name in names if is_visible(name))
     return sorted(found)

@@ -1,3 +1,5 @@
+import errno
+import os
 import pickle
 from pathlib import Path
 
@@ -8,6 +10,7 @@ from hypothesis import strategies as st
 
 from tests.training.data.files import write_text
 from training.data import DataError, load
+from training.data.samples import UnavailableError
 from training.data.text import MemoryStream, Windows
 
 
@@ -61,6 +64,28 @@ def test_end_of_every_visible_file_is_held_out(tmp_path: Path) -> None:
     assert (a[2700:] + b[900:]).startswith(held_out)
     assert (len(data.train), len(data.held_out)) == (359, 39)
     assert (data.shape, data.outputs, data.classes, data.train.divisor) == ((10,), 256, (), 0)
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EACCES, DataError), (errno.EIO, UnavailableError)]
+)
+def test_unreadable_directory_is_an_error(
+    number: int, kind: type[DataError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_text(tmp_path / "text", {"a.txt": 3000, "deep/b.txt": 1000})
+    scan = os.scandir
+
+    def fail(path: str) -> object:
+        if Path(path).name == "deep":
+            raise OSError(number, os.strerror(number), path)
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", fail)
+    with pytest.raises(
+        DataError, match=f"text/deep cannot be read: {os.strerror(number)}"
+    ) as found:
+        load("text", tmp_path, (10,), seed=0)
+    assert found.type is kind
 
 
 def test_samples_have_256_tokens_by_default(tmp_path: Path) -> None:

@@ -86,7 +86,8 @@ def is_visible(name: str) -> bool:
 def visible_files(directory: Path) -> list[Path]:
     """Return the visible files below a directory, sorted.
 
-    Raise DataError if a directory cannot be read.
+    Links to directories are followed, and each directory is read once. Raise DataError if a
+    directory cannot be read.
     """
 
     def fail(error: OSError) -> None:
@@ -94,8 +95,16 @@ def visible_files(directory: Path) -> list[Path]:
             raise read_error(f"{error.filename} cannot be read: {error.strerror}", error)
 
     found: list[Path] = []
-    for parent, directories, names in os.walk(directory, onerror=fail):
-        directories[:] = filter(is_visible, directories)
+    visited: set[str] = set()
+    for parent, directories, names in os.walk(directory, onerror=fail, followlinks=True):
+        # A link may lead back to a parent.
+        target = os.path.realpath(parent)
+        if target in visited:
+            directories.clear()
+            continue
+        visited.add(target)
+        # The order determines which of several links to a directory is followed.
+        directories[:] = sorted(filter(is_visible, directories))
         found += (Path(parent, name) for name in names if is_visible(name))
     return sorted(found)
 

@@ -66,6 +66,15 @@ def test_end_of_every_visible_file_is_held_out(tmp_path: Path) -> None:
     assert (data.shape, data.outputs, data.classes, data.train.divisor) == ((10,), 256, (), 0)
 
 
+def test_linked_directories_are_read_once(tmp_path: Path) -> None:
+    write_text(tmp_path / "books", {"a.txt": 3000, "deep/b.txt": 1000})
+    (tmp_path / "text").mkdir()
+    (tmp_path / "text/linked").symlink_to(tmp_path / "books")
+    (tmp_path / "books/deep/parent").symlink_to(tmp_path / "books")
+    data = load("text", tmp_path, (10,), seed=0)
+    assert (len(data.train), len(data.held_out)) == (359, 39)
+
+
 @pytest.mark.parametrize(
     ("number", "kind"), [(errno.EACCES, DataError), (errno.EIO, UnavailableError)]
 )

@@ -120,6 +120,14 @@ class FromOne(Squares):
         return image, target + 1
 
 
+class Fractions(Squares):
+    """A data set whose targets are not class indices."""
+
+    def __getitem__(self, index: int) -> tuple[Tensor, float]:  # type: ignore[override]
+        image, target = super().__getitem__(index)
+        return image, target + 0.75
+
+
 class Unreadable(Squares):
     """A data set whose samples cannot be read."""
 

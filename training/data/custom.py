@@ -109,6 +109,8 @@ def _sample(source: str, items: Any, index: int) -> tuple[NDArray[Any], int]:
     try:
         found, target = items[index]
         array, class_index = np.asarray(found), int(target)
+        if float(target) != class_index:
+            raise ValueError(f"its class is {float(target)}, which is not an integer")
     except Exception as error:
         raise read_error(
             f"sample {index} of {source} cannot be read: {type(error).__name__}: {error} (a sample "

@@ -64,6 +64,7 @@ def test_identity_depends_on_the_targets_or_the_custom_digest() -> None:
             DataError,
             "sample 0 of .*, train=False is uint8 .*, but the first is float32",
         ),
+        ("Fractions", DataError, r"sample 0 of .* cannot be read: ValueError: its class is \d.75"),
         ("Unreadable", DataError, "sample 0 of .* cannot be read: OSError: disk failed"),
     ],
 )

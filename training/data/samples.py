@@ -33,6 +33,13 @@ def read_error(message: str, cause: Exception) -> DataError:
     return UnavailableError(message) if is_unavailable else DataError(message)
 
 
+def require_available(path: Path, error: Exception) -> None:
+    """Raise UnavailableError if `error` is an error of network storage."""
+    found = read_error(f"{path} cannot be read: {getattr(error, 'strerror', error)}", error)
+    if isinstance(found, UnavailableError):
+        raise found from None
+
+
 class Samples(Protocol):
     """A fixed number of samples with random access by index."""
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from training.data.samples import DataError, visible_files
+from training.data.samples import DataError, require_available, visible_files
 
 TEXT_SUFFIX: Final = ".txt"
 """Suffix of files that contain one text each."""
@@ -26,11 +26,13 @@ def texts(path: Path, field: str) -> Iterator[bytes | None]:
     """Yield the texts of a file as UTF-8 bytes, and None for each text that cannot be read.
 
     A text is a complete *.txt file, the field `field` of a *.jsonl line, or the column `field` of a
-    *.parquet row. Raise DataError if the package that reads Parquet is not installed.
+    *.parquet row. Raise DataError if the package that reads Parquet is not installed, or if network
+    storage is unavailable.
     """
     try:
         yield from _READERS[path.suffix](path, field)
-    except OSError:
+    except OSError as error:
+        require_available(path, error)
         yield None
 
 

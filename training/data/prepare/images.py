@@ -18,7 +18,13 @@ from training.data import load
 from training.data.manifest import ShardsManifest, write_manifest
 from training.data.prepare.output import ShardWriter, finish_interrupted, new_dataset
 from training.data.progress import Progress, Report
-from training.data.samples import DataError, Samples, is_visible, visible_files
+from training.data.samples import (
+    DataError,
+    Samples,
+    is_visible,
+    require_available,
+    visible_files,
+)
 from training.settings import DatasetName
 from workload.files import is_utf8
 
@@ -141,7 +147,8 @@ def _from_file(
             upright = _to_8_bits(ImageOps.exif_transpose(image), image.format)
             upright = upright.convert("L" if channels == 1 else "RGB")
     # Decoders may raise any exception for a damaged file. Such files are counted and reported.
-    except Exception:
+    except Exception as error:
+        require_available(path, error)
         return Dropped("unreadable")
     picture = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
     digest = _digest(picture)

@@ -1,7 +1,9 @@
 """Texts in Parquet files. The tests of `prepare text` cover lines and whole files."""
 
+import errno
 import sys
 from pathlib import Path
+from unittest.mock import Mock
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -9,7 +11,7 @@ import pytest
 
 from training.data.__main__ import main
 from training.data.prepare.documents import find, texts
-from training.data.samples import DataError
+from training.data.samples import DataError, UnavailableError
 
 
 def write(path: Path, **columns: object) -> Path:
@@ -50,6 +52,14 @@ def test_damaged_file_counts_as_one_unreadable_text(cut: int, tmp_path: Path) ->
     path = write(tmp_path / "a.parquet", text=["x" * 90] * 300)
     path.write_bytes(path.read_bytes()[:cut])
     assert [*texts(path, "text")] == [None]
+
+
+def test_unavailable_storage_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}')
+    monkeypatch.setattr(Path, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    with pytest.raises(UnavailableError, match=r"a\.jsonl cannot be read: Input/output error"):
+        list(texts(path, "text"))
 
 
 def test_file_without_the_text_column_counts_as_one_unreadable_text(tmp_path: Path) -> None:

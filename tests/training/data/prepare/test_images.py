@@ -1,7 +1,9 @@
+import errno
 import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -38,6 +40,15 @@ def write_pictures(folder: Path, count: int = 20) -> None:
 def prepare(folder: Path, target: Path, *arguments: str) -> int:
     options = [f"--folder={folder}", "--size=32", "--held-out=0.3", *arguments]
     return main(["prepare", "images", *options, str(target)])
+
+
+def test_unavailable_storage_is_an_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    monkeypatch.setattr(Image, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.FAILED
+    assert "cannot be read: Input/output error" in capsys.readouterr().err
 
 
 def test_class_directories_are_converted_to_shards(

@@ -75,7 +75,7 @@ def write_export(
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MANIFEST_FILE).unlink(missing_ok=True)
     for leftover in (
-        *directory.glob(".*.tmp"),
+        *directory.rglob(".*.tmp"),
         *(directory / name for name in ARTIFACT_FILES.values()),
     ):
         leftover.unlink(missing_ok=True)

@@ -38,6 +38,28 @@ class Change:
         """The future object; None if the step deletes it."""
         return self._view(self.step.new)
 
+    @property
+    def is_deleted_last(self) -> bool:
+        """True if the engine deletes the new object at the end of the update.
+
+        This happens if an earlier update replaced the object and failed before deleting it, and
+        the replacement is reverted.
+        """
+        if self.step.new is None:
+            return False
+        live = self._identity(self.step.old) if self.step.operation == "replace" else None
+        # The identity of a new provider is not known yet.
+        moves = "provider" in self.step.replaced_for
+        new = self._identity(self.step.new)[: 2 if moves else 3]
+        left = [self._identity(each) for each in self.step.deleted_last if not each.retained]
+        return any(each[: len(new)] == new for each in left if each != live)
+
+    def _identity(self, state: State | None) -> tuple[str | None, ...]:
+        view = self._view(state)
+        if view is None or state is None:
+            return ()
+        return view.resource.namespace, view.resource.name, state.provider
+
     def _view(self, state: State | None) -> View | None:
         if state is None:
             return None

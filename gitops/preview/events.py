@@ -60,6 +60,8 @@ class State:
     protected: bool = False
     retained: bool = False
     """True if the object stays in the cluster when the resource is removed from the stack."""
+    provider: str = ""
+    """Reference to the provider, which differs between clusters."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,11 @@ class Step:
     new: State | None = None
     replaced_for: tuple[str, ...] = ()
     """Changed fields that require a replacement."""
+    deleted_last: tuple[State, ...] = ()
+    """Replaced objects, which the engine deletes at the end of the update.
+
+    They include objects that an earlier update replaced and did not delete, because it failed.
+    """
 
     @property
     def name(self) -> str:
@@ -117,6 +124,7 @@ class _State(_Model):
     outputs: dict[str, Any] | None = None
     protect: bool = False
     retain: bool = Field(default=False, alias="retainOnDelete")
+    provider: str = ""
 
 
 class _Metadata(_Model):
@@ -183,6 +191,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     """
     hide = hide or Mask()
     steps: dict[tuple[str, Operation], Step] = {}
+    replaced: dict[str, list[State]] = {}
     refreshed: set[str] = set()
     results: list[_Metadata] = []
     findings: set[PolicyFinding] = set()
@@ -193,9 +202,12 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     for raw in events:
         event = _parse(raw)
         if event.resource is not None:
-            if event.resource.metadata.op == "refresh":
-                refreshed.add(event.resource.metadata.urn)
-            step = _step(event.resource.metadata, hide)
+            metadata = event.resource.metadata
+            if metadata.op == "refresh":
+                refreshed.add(metadata.urn)
+            if metadata.op == "delete-replaced" and (old := _state(metadata.old, hide)):
+                replaced.setdefault(hide(metadata.urn), []).append(old)
+            step = _step(metadata, hide)
             if step is not None:
                 steps[step.urn, step.operation] = step
         elif event.registered is not None:
@@ -218,8 +230,11 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
         step = _refresh_step(result, hide) if result.urn in refreshed else None
         if step is not None:
             steps[step.urn, step.operation] = step
+    complete_steps = (
+        replace(step, deleted_last=tuple(replaced.get(step.urn, ()))) for step in steps.values()
+    )
     return Plan(
-        steps=tuple(sorted(steps.values(), key=lambda step: (step.urn, step.operation))),
+        steps=tuple(sorted(complete_steps, key=lambda step: (step.urn, step.operation))),
         findings=tuple(sorted(findings, key=lambda f: (not f.mandatory, f.rule, f.urn, f.message))),
         errors=tuple(sorted(_without_substrings(errors))),
         warnings=tuple(sorted(warnings)),
@@ -266,7 +281,7 @@ def _state(state: _State | None, hide: Mask) -> State | None:
         return None
     inputs = hide.tree(manifest(state.inputs or {}))
     outputs = hide.tree(plain(state.outputs or {}))
-    return State(inputs, outputs, state.protect, state.retain)
+    return State(inputs, outputs, state.protect, state.retain, state.provider)
 
 
 def _outputs(stack: _Metadata, hide: Mask) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -47,8 +47,13 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
         if _schedule(change.resource) not in schedules
         and (impact := _impact(change, idle, states.get(change.step.urn))) is not None
     }
+    lost = {
+        Impact(_DATA, f"`{change.title}` {_DELETED_LAST}")
+        for change in all_changes
+        if change.is_deleted_last
+    }
     renamed = {Impact(_DATA, text) for text in claims.possible_renames(all_changes)}
-    return sorted(single | renamed | {*_servers_without_models(all_changes)})
+    return sorted(single | lost | renamed | {*_servers_without_models(all_changes)})
 
 
 def missing_objects(changes: Iterable[Change]) -> list[str]:
@@ -254,6 +259,10 @@ _SCHEDULE_SUSPENDED = "is suspended: it starts no new runs. An active run contin
 _RUN_STOPPED = (
     "is stopped permanently: its pods are terminated, the work since the last checkpoint is lost, "
     "and it cannot be resumed."
+)
+_DELETED_LAST = (
+    "is deleted at the end of the update, because an earlier update replaced it and failed before "
+    "deleting it. Run `pulumi up --refresh` afterwards, which creates it again."
 )
 _NAMESPACE_DELETED = "Everything in it is deleted, including claims and their data."
 _QUEUE_DELETED = (

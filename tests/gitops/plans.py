@@ -33,11 +33,12 @@ def step(
     protect: bool = False,
     retain: bool = False,
     keys: list[str] | None = None,
+    provider: str = "",
 ) -> dict[str, Any]:
     """Return a `resourcePreEvent`. The name defaults to the object's name."""
     manifest = new or old
     assert manifest is not None
-    flags = {"protect": protect, "retainOnDelete": retain}
+    flags = {"protect": protect, "retainOnDelete": retain, "provider": provider}
     before = None if old is None else {"inputs": old, "outputs": outputs or old, **flags}
     after = None if new is None else {"inputs": new, "outputs": {}, **flags}
     return {

@@ -292,6 +292,43 @@ def test_a_changed_schedule_does_not_affect_an_active_run() -> None:
     assert "it is killed" in first
 
 
+def moved(manifest: plans.Manifest) -> plans.Manifest:
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": "research"}}
+
+
+def test_object_that_an_unfinished_replacement_will_delete_is_reported() -> None:
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": plans.metadata("default-deny"),
+    }
+    pending = plans.step("delete-replaced", policy)
+    reverted = [
+        plans.step("replace", moved(policy), policy, keys=["metadata.namespace"]),
+        plans.step("delete-replaced", moved(policy)),
+    ]
+    text, _ = texts_of(*reverted, pending)
+    assert text.startswith("`NetworkPolicy default-deny in ml` is deleted at the end of the")
+    assert "pulumi up --refresh" in text
+    assert texts_of(plans.same(policy), pending) == [text]
+    # The replacement continues, the object is kept, or the engine deletes it before it creates it.
+    assert texts_of(plans.same(moved(policy)), pending) == []
+    assert texts_of(plans.same(policy), plans.step("delete-replaced", policy, retain=True)) == []
+    (text,) = texts_of(plans.step("replace", policy, policy, keys=["spec"]), pending)
+    assert "at the end" not in text
+
+
+def test_object_that_an_unfinished_move_will_delete_is_reported_if_the_move_is_reverted() -> None:
+    queue = plans.queue()
+    pending = plans.step("delete-replaced", queue, provider="first")
+    moved = plans.step("delete-replaced", queue, provider="second")
+    assert texts_of(plans.same(queue, provider="second"), pending) == []
+    reverted = plans.step("replace", queue, queue, keys=["provider"], provider="second")
+    assert not any("at the end" in text for text in texts_of(reverted, moved))
+    text, _ = texts_of(reverted, moved, pending)
+    assert text.startswith(f"`Queue {queue['metadata']['name']}` is deleted at the end")
+
+
 @pytest.mark.parametrize("operation", ["delete", "replace"])
 def test_removed_chart_warns_about_its_custom_resources(operation: str) -> None:
     release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}

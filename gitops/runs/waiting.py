@@ -1,10 +1,12 @@
 """Reasons why jobs wait, and their positions in the queue."""
 
 import json
+import re
 import shlex
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from gitops.runs.snapshot import (
     Object,
@@ -21,6 +23,9 @@ from gitops.runs.states import is_part_of_a_job, needs_pods, state_of
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from kube.kinds.volcano import FLOW, JOB, with_ancestors
+
+_REJECTION: Final = re.compile(r'is forbidden: (.*?)(?:", Reason:|$)', re.DOTALL)
+"""Reason in an event. Volcano's events contain it as a field of a Go structure."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +152,13 @@ def _lacks_pods(snapshot: Snapshot, group: Object) -> bool:
     controllers miss the admission if the API server ends their watch at that moment. This can
     happen in the seconds after Volcano's CRDs are created.
     """
-    return group.get("status", {}).get("phase") == "Inqueue" and not _pods(snapshot, group)
+    admitted = group.get("status", {}).get("phase") == "Inqueue"
+    return admitted and _is_of_volcano_job(group) and not _pods(snapshot, group)
+
+
+def _is_of_volcano_job(group: Object) -> bool:
+    owners = group["metadata"].get("ownerReferences", [])
+    return (JOB.api_version, JOB.kind) in [(e.get("apiVersion"), e.get("kind")) for e in owners]
 
 
 def _missed_failures(snapshot: Snapshot, group: Object) -> list[str]:
@@ -156,12 +167,10 @@ def _missed_failures(snapshot: Snapshot, group: Object) -> list[str]:
     In Volcano 1.14.1, the controllers restart a job only if they are running when its pod fails.
     The scheduler does not start a gang with a failed pod.
     """
-    owners = group["metadata"].get("ownerReferences", [])
-    kinds = [(each.get("apiVersion"), each.get("kind")) for each in owners]
     pods = _pods(snapshot, group)
     active = [pod for pod in snapshot.active() if group_of(pod) == key(group)]
     has_started = sum(map(is_scheduled, active)) >= int(group.get("spec", {}).get("minMember", 1))
-    if (JOB.api_version, JOB.kind) not in kinds or has_started or all(map(is_scheduled, pods)):
+    if not _is_of_volcano_job(group) or has_started or all(map(is_scheduled, pods)):
         return []
     return [
         pod["metadata"]["name"]
@@ -186,8 +195,11 @@ def _reasons(
     computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
     messages = _scheduler_messages(snapshot, group, pods)
     unavailable = any("unavailable" in text for text in messages)
+    lacking = starting and len(pods) < int(group.get("spec", {}).get("minMember", 1))
     stall_message = _stall_message(snapshot, group)
-    if stall_message and (pods or not computed):
+    if lacking and (rejection := _rejection(snapshot, group)):
+        computed.append(f"the API server rejects pods of the job: {rejection}")
+    elif stall_message and (pods or not computed):
         computed.append(stall_message)
     elif snapshot.shows_usage and starting and missing and not computed and not unavailable:
         others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
@@ -197,6 +209,21 @@ def _reasons(
         )
     yield from computed
     yield from (f"Volcano: {text}" for text in messages)
+
+
+def _rejection(snapshot: Snapshot, group: Object) -> str:
+    """Return the API server's latest reason for rejecting a job's pods, otherwise ""."""
+    name = (group["metadata"]["namespace"], owner(group))
+    events = [
+        event
+        for event in snapshot.all("Event")
+        if (event["involvedObject"].get("namespace"), event["involvedObject"].get("name")) == name
+        and event["reason"] == "FailedCreate"
+    ]
+    latest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
+    text = str(latest["message"]) if latest else ""
+    reason = _REJECTION.search(text)
+    return reason[1].replace('\\"', '"') if reason else text
 
 
 def _stall_message(snapshot: Snapshot, group: Object) -> str:

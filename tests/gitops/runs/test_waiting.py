@@ -178,6 +178,51 @@ def test_pods_not_created_by_volcano_are_reported() -> None:
     assert not any("has used its share" in reason for reason in found.reasons)
 
 
+def rejected(message: str, second: int = 0) -> dict[str, Any]:
+    """Return an event about a pod of the job `late` that the API server rejected."""
+    return {
+        "kind": "Event",
+        "involvedObject": {"kind": "Job", "namespace": "ml", "name": "late"},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "lastTimestamp": f"2026-01-01T00:00:0{second}Z",
+        "message": message,
+    }
+
+
+QUOTA = 'exceeded quota: "workloads", limited: requests.nvidia.com/gpu=32'
+
+
+@pytest.mark.parametrize("pods", [0, 1])
+@pytest.mark.parametrize(
+    "message",
+    [
+        f'Error creating: pods "late-1-jk87f" is forbidden: {QUOTA}',
+        "Error creating pods: [failed to create pod late-worker-0, err: "
+        'Status:"Failure", Message:"pods \\"late-worker-0\\" is forbidden: '
+        + QUOTA.replace('"', '\\"')
+        + '", Reason:"Forbidden", Code:403}} failed to create pod late-master-0, err: …',
+    ],
+    ids=["Job", "Volcano Job"],
+)
+def test_reason_for_pods_rejected_by_the_api_server_comes_from_events(
+    message: str, pods: int
+) -> None:
+    cluster = node(64), queue(), job("late"), rejected("earlier"), rejected(message, 1)
+    found = single_waiting(*cluster, group("late"), *[pod("late")] * pods)
+    assert found.reasons[0] == f"the API server rejects pods of the job: {QUOTA}"
+    assert not any("share" in text or "admits" in text for text in found.reasons)
+    found = single_waiting(*cluster, group("late"), *[pod("late")] * 2)
+    assert not any("rejects" in text for text in found.reasons)
+
+
+def test_only_a_volcano_job_is_reported_as_admitted_without_pods() -> None:
+    gang = group("done")
+    del gang["metadata"]["ownerReferences"]
+    found = single_waiting(node(64), queue(), job_of_kind("Job", {}), gang)
+    assert not any("Volcano admitted" in text for text in found.reasons)
+
+
 def failed(job: str) -> dict[str, Any]:
     """Return a job's pod that has failed on a node."""
     ended = pod(job, on="n")

@@ -1,4 +1,4 @@
-"""Runs that an update would start, their cost, and the queues that lack capacity for them."""
+"""Runs that an update would start, their cost, and the limits that lack capacity for them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from decimal import Decimal
@@ -12,6 +12,9 @@ from gitops.prices import Prices
 
 _HOUR = 3600
 _ROLES = ("training", "interactive")
+_REJECTED = (
+    "Volcano terminates a Volcano Job after about three minutes without its pods; other kinds wait."
+)
 
 
 def started(changes: Iterable[Change]) -> list[Demand]:
@@ -86,22 +89,44 @@ def waiting(
     limits: Iterable[LimitRow],
     ancestors: Mapping[str, set[str]],
 ) -> Iterator[str]:
-    """Yield a sentence for each queue that lacks capacity for the new and the earlier runs.
+    """Yield a sentence for each queue or quota that lacks capacity for the new and earlier runs.
 
     `ancestors` maps each queue to itself and its ancestors.
     """
-    for row in limits:
+    rows, queued = list(limits), set[str]()
+    for row in rows:
         kind, _, queue = row.what.partition(" ")
-        runs = sorted({demand.run for demand in new if queue in ancestors.get(demand.queue, ())})
-        if kind != "queue" or not runs:
-            continue
+        runs = {demand.run for demand in new if queue in ancestors.get(demand.queue, ())}
         inside = [demand for demand in earlier if queue in ancestors.get(demand.queue, ())]
-        held = sum((demand.total(demand.requests, row.resource) for demand in inside), Decimal(0))
-        if row.asked + held > row.allowed:
-            names = ", ".join(f"`{run}`" for run in runs)
-            older = f", {held:f} of them for earlier runs that may continue" if held else ""
-            yield (
-                f"Queue `{queue}` allows {row.allowed:f} `{row.resource}`, but "
-                f"{row.asked + held:f} are requested{older}: {names} will wait until other runs "
-                "finish."
-            )
+        if kind == "queue" and runs and (text := _shortage(f"Queue `{queue}`", row, inside)):
+            queued |= runs
+            yield f"{text}: {_names(runs)} will wait until other runs finish."
+    for row in rows:
+        kind, _, namespace = row.what.partition(" of ")
+        resource = row.resource.removeprefix("requests.")
+        runs = {d.run for d in new if d.namespace == namespace and resource in d.requests}
+        inside = [demand for demand in earlier if demand.namespace == namespace]
+        # A run that waits in its queue has no pods yet.
+        if (
+            kind == "quota"
+            and runs - queued
+            and (text := _shortage(f"The {row.what}", row, inside))
+        ):
+            yield f"{text}: the API server may reject pods of {_names(runs - queued)}. {_REJECTED}"
+
+
+def _shortage(limit: str, row: LimitRow, earlier: Iterable[Demand]) -> str:
+    """Return the start of a sentence if a limit is exceeded together with earlier runs."""
+    resource = row.resource.removeprefix("requests.")
+    held = sum((demand.total(demand.requests, resource) for demand in earlier), Decimal(0))
+    if row.asked + held <= row.allowed:
+        return ""
+    older = f", {held:f} of them for earlier runs that may continue" if held else ""
+    return (
+        f"{limit} allows {row.allowed:f} `{row.resource}`, but {row.asked + held:f} are "
+        f"requested{older}"
+    )
+
+
+def _names(runs: Iterable[str]) -> str:
+    return ", ".join(f"`{run}`" for run in sorted(runs))

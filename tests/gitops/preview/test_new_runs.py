@@ -108,6 +108,26 @@ def test_run_waits_while_an_earlier_run_holds_the_queue() -> None:
     assert report(*steps).waiting == []
 
 
+def test_run_may_be_rejected_while_an_earlier_run_uses_the_quota() -> None:
+    quota = plans.quota(**{"requests.nvidia.com/gpu": "31", "pods": "1", "limits.cpu": "1"})
+    steps = [
+        plans.same(plans.queue(gpus=32)),
+        plans.same(quota),
+        plans.step("delete", run("run-00000000"), retain=True),
+        plans.step("create", new=run()),
+    ]
+    (text,) = report(*steps).waiting
+    assert text == (
+        "The quota of ml allows 31 `requests.nvidia.com/gpu`, but 32 are requested, 16 of them for "
+        "earlier runs that may continue: the API server may reject pods of `run-11111111`. Volcano "
+        "terminates a Volcano Job after about three minutes without its pods; other kinds wait."
+    )
+    # A run that waits in its queue has no pods.
+    steps[0] = plans.same(plans.queue(gpus=16))
+    (text,) = report(*steps).waiting
+    assert text.startswith("Queue")
+
+
 def test_moved_run_waits_for_its_earlier_run_only_in_the_same_cluster() -> None:
     moved = run()
     moved["metadata"] = {**moved["metadata"], "namespace": "ml2"}

@@ -12,6 +12,11 @@ _DATA_LOSS = (
     "claim must terminate first."
 )
 
+_OTHER_VOLUME = (
+    "To use a new claim, declare its storage as another volume in `storage.volumes`, and set that "
+    "as the `volume` of the claim."
+)
+
 
 def is_claim(resource: Resource) -> bool:
     """Return whether a resource is a PersistentVolumeClaim."""
@@ -24,6 +29,11 @@ def describe_removal(change: Change) -> str:
         return "Its data is kept, and the stack no longer manages the claim."
     if _has_new_name(change):
         resource = change.resource
+        if (volume := _shared_volume(change, change)) is not None:
+            return (
+                f"The new claim is never bound, because its volume `{volume}` stays bound to the "
+                f"current claim, so the update fails. {_OTHER_VOLUME}"
+            )
         outcome = (
             "The current claim and its data stay in the cluster: copy the data if needed."
             if change.is_retained
@@ -46,6 +56,16 @@ def _has_new_name(change: Change) -> bool:
     views = (change.old, change.new)
     names = {(v.resource.namespace, v.resource.name) for v in views if v is not None}
     return len(names) > 1
+
+
+def _shared_volume(old: Change, new: Change) -> str | None:
+    """Return the volume of a new claim if it is bound to an old one, otherwise None."""
+    if old.step.old is None or old.old is None or new.new is None:
+        return None
+    status = old.step.old.outputs.get("status")
+    is_bound = isinstance(status, dict) and status.get("phase") == "Bound"
+    volumes = {view.resource.root["spec"]["volumeName"].text for view in (old.old, new.new)}
+    return volumes.pop() if is_bound and len(volumes) == 1 else None
 
 
 def describe_volume_removal(change: Change, resource: Resource) -> str:
@@ -84,11 +104,22 @@ def possible_renames(changes: Iterable[Change]) -> Iterator[str]:
     A new claim may be a renamed one if the same update removes other claims.
     """
     claims = [change for change in changes if is_claim(change.resource)]
-    removed = [c.resource.name for c in claims if c.step.operation == "delete"]
+    deleted = [change for change in claims if change.step.operation == "delete"]
+    removed = [change.resource.name for change in deleted]
     names = ", ".join(f"claim `{name}`" for name in removed)
     verb = "is" if len(removed) == 1 else "are"
     for change in claims:
-        if change.step.operation == "create" and removed:
+        if change.step.operation != "create":
+            continue
+        shared = ((old.resource.name, _shared_volume(old, change)) for old in deleted)
+        if found := [(name, volume) for name, volume in shared if volume is not None]:
+            ((name, volume),) = found[:1]
+            yield (
+                f"Claim `{change.resource.name}` is never bound, because its volume `{volume}` "
+                f"stays bound to claim `{name}`, so the update fails. To keep that claim, write "
+                f"`name: {name}`. {_OTHER_VOLUME}"
+            )
+        elif removed:
             yield (
                 f"Claim `{change.resource.name}` is new and empty, and {names} {verb} removed "
                 "from the stack: if the claim was renamed, copy the data."

@@ -143,6 +143,12 @@ THIRD_PARTY_MESSAGES = {
     "Pending": "Kubernetes",
     "Failed": "Kubernetes",
     "make up": "a command",
+    "only dynamically provisioned pvc can be resized": "Kubernetes",
+    'no matches for kind "…"': "Kubernetes",
+    'namespaces "…" not found': "Kubernetes",
+    'volume "…" already bound to a different claim': "Kubernetes",
+    "Timeout occurred polling for '…'": "Pulumi",
+    "unable to get cluster state": "Pulumi",
 }
 """Prefixes of messages in Troubleshooting that third-party programs print."""
 

@@ -165,6 +165,10 @@ def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
     return claim
 
 
+def moved(manifest: plans.Manifest) -> plans.Manifest:
+    return {**manifest, "metadata": {**manifest["metadata"], "namespace": "research"}}
+
+
 def test_shrinking_claim_is_reported_but_growing_claim_is_not() -> None:
     (text,) = texts_of(plans.step("update", sized("50Ti"), sized("1Ti")))
     assert "Claim `checkpoints` shrinks from 50Ti to 1Ti" in text
@@ -182,11 +186,27 @@ def test_renamed_claim_is_reported_as_empty() -> None:
 
 
 def test_claim_moved_to_another_namespace_is_reported_as_empty() -> None:
-    moved = plans.claim()
-    moved["metadata"]["namespace"] = "research"
-    (text,) = texts_of(plans.step("replace", plans.claim(), moved, retain=True))
+    (text,) = texts_of(plans.step("replace", plans.claim(), moved(plans.claim()), retain=True))
     assert "Pods use the new claim `checkpoints` in `research`, which is empty" in text
     assert "refuses" not in text
+
+
+def test_new_claim_for_the_volume_of_a_bound_claim_is_reported() -> None:
+    bound = {**plans.claim(), "status": {"phase": "Bound"}}
+    step = plans.step("replace", plans.claim(), moved(plans.claim()), outputs=bound, retain=True)
+    (text,) = texts_of(step)
+    assert "The new claim is never bound, because its volume `shared` stays bound to" in text
+    assert "empty" not in text
+    steps = [
+        plans.step("delete", plans.claim(), outputs=bound, retain=True),
+        plans.step("create", new=plans.claim("new")),
+    ]
+    _, text = texts_of(*steps)
+    assert "Claim `new` is never bound, because its volume `shared` stays bound to claim" in text
+    # The claim returns to the volume that it was bound to before.
+    pending = {**plans.claim(), "status": {"phase": "Pending"}}
+    step = plans.step("replace", plans.claim(), moved(plans.claim()), outputs=pending, retain=True)
+    assert not any("never bound" in text for text in texts_of(step))
 
 
 def serving(run: str) -> plans.Manifest:
@@ -290,10 +310,6 @@ def test_a_changed_schedule_does_not_affect_an_active_run() -> None:
     assert texts_of(*created, plans.step("update", before, after)) == []
     first, _ = texts_of(plans.step("delete", old), plans.step("delete", before))
     assert "it is killed" in first
-
-
-def moved(manifest: plans.Manifest) -> plans.Manifest:
-    return {**manifest, "metadata": {**manifest["metadata"], "namespace": "research"}}
 
 
 def test_object_that_an_unfinished_replacement_will_delete_is_reported() -> None:

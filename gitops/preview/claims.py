@@ -77,16 +77,24 @@ def describe_volume_removal(change: Change, resource: Resource) -> str:
     return "Its reclaim policy keeps the data."
 
 
-def shrink_warning(change: Change) -> str | None:
-    """Return a warning if a claim's storage request shrinks, otherwise None."""
+def size_warning(change: Change) -> str | None:
+    """Return a warning if Kubernetes rejects a claim's new storage request, otherwise None."""
     if change.step.operation != "update" or change.old is None or change.new is None:
         return None
     if not is_claim(change.resource):
         return None
     now, after = storage(change.old.resource), storage(change.new.resource)
     old, new = quantity_or_none(now.value), quantity_or_none(after.value)
-    if old is None or new is None or old <= new:
+    if old is None or new is None or old == new:
         return None
+    if old < new:
+        if change.new.resource.root["spec"]["storageClassName"].value != "":
+            return None
+        return (
+            f"Claim `{change.resource.name}` grows from {now.text} to {after.text}, which "
+            "Kubernetes rejects, because the claim has no storage class: keep its `size`, which "
+            "does not limit the use of a declared volume."
+        )
     return (
         f"Claim `{change.resource.name}` shrinks from {now.text} to {after.text}, which Kubernetes "
         "rejects. Create a claim under another key, and copy the data."

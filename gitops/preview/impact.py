@@ -128,7 +128,7 @@ def _impact(
     if _is_suspension(change):
         effect = _SCHEDULE_SUSPENDED if is_schedule(change.resource) else _RUN_SUSPENDED
         return Impact(_RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {effect}")
-    if (text := claims.shrink_warning(change)) is not None:
+    if (text := claims.size_warning(change)) is not None:
         return Impact(_DATA, text)
     if _is_termination(change):
         return Impact(_RUNS, f"Training run `{change.resource.name}` {_RUN_STOPPED}")

@@ -176,6 +176,14 @@ def test_shrinking_claim_is_reported_but_growing_claim_is_not() -> None:
     assert texts_of(plans.step("update", sized("1Ti"), sized("50Ti"))) == []
 
 
+def test_growing_claim_without_a_storage_class_is_reported() -> None:
+    now, later = sized("5Gi"), sized("6Gi")
+    now["spec"]["storageClassName"] = later["spec"]["storageClassName"] = ""
+    (text,) = texts_of(plans.step("update", now, later))
+    assert "Claim `checkpoints` grows from 5Gi to 6Gi, which Kubernetes rejects" in text
+    assert texts_of(plans.step("update", later, later)) == []
+
+
 def test_renamed_claim_is_reported_as_empty() -> None:
     texts = texts_of(
         plans.step("delete", plans.claim("old"), retain=True),

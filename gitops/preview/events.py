@@ -236,7 +236,7 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     return Plan(
         steps=tuple(sorted(complete_steps, key=lambda step: (step.urn, step.operation))),
         findings=tuple(sorted(findings, key=lambda f: (not f.mandatory, f.rule, f.urn, f.message))),
-        errors=tuple(sorted(_without_substrings(errors))),
+        errors=tuple(sorted(_causes(errors))),
         warnings=tuple(sorted(warnings)),
         succeeded=succeeded,
         complete=succeeded or reached_end,
@@ -315,9 +315,13 @@ def relevant_output(output: str) -> str:
     return "\n".join(kept).strip()
 
 
-def _without_substrings(errors: Iterable[str]) -> Iterator[str]:
-    """Yield the errors that are not part of a longer error."""
+def _causes(errors: Iterable[str]) -> Iterator[str]:
+    """Yield the errors that are not part of a longer error.
+
+    Operations that the engine canceled because of another error are omitted.
+    """
     texts = [*errors]
+    texts = [text for text in texts if not text.endswith(": context canceled")] or texts
     return (each for each in texts if not any(each != o and each in o for o in texts))
 
 

@@ -103,6 +103,13 @@ def test_error_contained_in_another_is_reported_once() -> None:
     assert found.errors == ("digits: no such file", "other")
 
 
+def test_operation_canceled_because_of_another_error_is_not_reported() -> None:
+    canceled = plans.diagnostic("error", "failed to run policy: context canceled")
+    cause = plans.diagnostic("error", 'deployments.apps "digits" not found')
+    assert plans.plan(canceled, cause).errors == ('deployments.apps "digits" not found',)
+    assert plans.plan(canceled).errors == ("failed to run policy: context canceled",)
+
+
 def test_repeated_errors_in_cli_output_are_removed() -> None:
     output = f"warning: {ORIGIN}\nerror: no stack\n\nDiagnostics:\n\nerror: no stack\n"
     assert events.relevant_output(output) == "error: no stack\n\nDiagnostics:"

@@ -213,7 +213,7 @@ class Binding:
             if rule.name not in self._misconfigured:
                 self._misconfigured.add(rule.name)
                 report(str(error), None)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             report(f"{subject}: {failure(rule, error)}", None)
 
     def _view(self, args: ResourceValidationArgs) -> View:

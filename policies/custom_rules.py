@@ -50,7 +50,7 @@ def _load(file: Path) -> list[Rule[Any]]:
     sys.modules.update(_module_aliases())
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # A script may exit when it is imported.
         raise ConfigurationError(f"{file}: {type(error).__name__}: {error}") from error
     found = [value for value in vars(module).values() if isinstance(value, Rule)]
     rules = [rule for rule in found if rule.check.__module__ == spec.name]

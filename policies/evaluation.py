@@ -83,7 +83,7 @@ def _with_rule_failure(
     """Yield the violations and, if the rule itself fails, a message about the failure."""
     try:
         yield from violations
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         subject = resource.title if resource is not None else "the stack"
         yield f"{subject}: {failure(rule, error)}"
 

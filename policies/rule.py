@@ -222,7 +222,7 @@ def _merge(shared: Any, rule_setting: Any, is_set: bool) -> Any:
     )
 
 
-def failure(rule: Rule[Any], error: Exception) -> str:
+def failure(rule: Rule[Any], error: BaseException) -> str:
     """Return the message that is reported if a rule itself fails."""
     return (
         f"the rule {rule.name} itself failed and could not complete its check "

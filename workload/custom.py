@@ -23,7 +23,7 @@ def find(label: str, name: str) -> Callable[..., Any]:
             f"{label} is not importable: {error}; the directory that contains this module must be "
             "on PYTHONPATH"
         ) from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # A script may exit when it is imported.
         raise ConfigurationError(
             f"{label}: {module_name} cannot be imported: {type(error).__name__}: {error}"
         ) from error

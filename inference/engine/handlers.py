@@ -248,7 +248,7 @@ def input_spec(manifest: Manifest) -> TensorSpec:
 def _custom(name: str) -> Handler:
     try:
         handler = pkgutil.resolve_name(name)()
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # A script may exit when it is imported.
         raise ExportError(
             f"handler {name} cannot be created: {type(error).__name__}: {error}; it must be a "
             "class without constructor arguments, in a directory on PYTHONPATH"

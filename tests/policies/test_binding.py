@@ -27,7 +27,8 @@ from tests.policies.harness import (
 SECRET = {"4dabf18193072939515e22adb298388d": "1b47061264138c4ac30d75fd1eb44270", "value": "x"}
 
 
-def test_crash_of_a_rule_is_reported_as_a_violation() -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("oh"), SystemExit("oh")])
+def test_crash_of_a_rule_is_reported_as_a_violation(error: BaseException) -> None:
     @resource_rule(
         name="broken",
         description="Always fails.",
@@ -37,14 +38,14 @@ def test_crash_of_a_rule_is_reported_as_a_violation() -> None:
         config=NoConfig,
     )
     def broken(resource: Any, config: NoConfig) -> list[Any]:
-        raise ZeroDivisionError("oh")
+        raise error
 
     messages: list[str] = []
     policy: Any = Binding().policies([broken])[0]
     policy.validate(arguments(manifests.service()), lambda message, urn: messages.append(message))
     (message,) = messages
     assert "the rule broken itself failed" in message
-    assert "ZeroDivisionError: oh" in message
+    assert f"{type(error).__name__}: oh" in message
     assert "counts as a violation" in message
 
 

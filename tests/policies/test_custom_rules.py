@@ -36,6 +36,7 @@ def test_rules_from_a_file_are_added_to_the_pack() -> None:
     [
         (None, "own.py: not a Python file; pass a .py file"),
         ("import nothing_like_it", "own.py: ModuleNotFoundError: No module named"),
+        ("raise SystemExit(0)", "own.py: SystemExit: 0"),
         ("from policies.rules.pod_security import RULES", "own.py: it defines no rule"),
         (RULES_FILE.read_text().replace("owner-named", "not-privileged"), "write a unique name"),
         (RULES_FILE.read_text().replace("owner-named", "all"), "found the rule 'all'"),

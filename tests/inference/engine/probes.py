@@ -130,6 +130,13 @@ class NoHandler:
     """A class without the methods of a handler."""
 
 
+class Exiting:
+    """Class whose constructor exits the process, as importing a script may."""
+
+    def __init__(self) -> None:
+        raise SystemExit(0)
+
+
 class Unreachable(Probe):
     """Handler whose constructor fails with a message that must stay hidden from callers."""
 

@@ -155,6 +155,7 @@ async def test_drain_time_can_be_shortened_during_shutdown(probe: Path, serve: S
         ),
         ("tests.inference.engine.probes:NoHandler", "is a NoHandler: it must be an"),
         ("tests.inference.engine.probes:Missing", "AttributeError: see load_failed in the server"),
+        ("tests.inference.engine.probes:Exiting", "SystemExit: see load_failed in the server"),
         ("tests.inference.engine.probes:Unreachable", "OSError: see load_failed in the server"),
         ("auto", "unknown model probe"),
     ],

@@ -31,6 +31,7 @@ number = 3
 def custom_modules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "custom_models.py").write_text(SOURCE)
     (tmp_path / "custom_broken.py").write_text("1 / 0")
+    (tmp_path / "custom_script.py").write_text("raise SystemExit(0)")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.delitem(sys.modules, "custom_models", raising=False)
 
@@ -50,6 +51,7 @@ def test_custom_model_is_called_with_input_shape_outputs_and_options() -> None:
             "No module named 'custom_nowhere'; the directory that contains this module must be on",
         ),
         ("custom_broken:Net", {}, "custom_broken cannot be imported: ZeroDivisionError"),
+        ("custom_script:Net", {}, "custom_script cannot be imported: SystemExit: 0"),
         ("custom_models:Nut", {}, "custom_models has no function or class named Nut"),
         ("custom_models:number", {}, "no function or class named number"),
         (

@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_fie
 
 from workload.catalog import Option
 from workload.configuration import first_problem
-from workload.files import sha256_of, write_atomically
+from workload.files import UNAVAILABLE, sha256_of, write_atomically
 
 MANIFEST_FILE: Final = "manifest.json"
 WEIGHTS_FILE: Final = "model.safetensors"
@@ -23,6 +23,16 @@ InputType = Literal["float32", "int64"]
 
 class ExportError(Exception):
     """An export or the result of a step is missing, damaged or unsuitable."""
+
+
+class UnavailableError(ExportError):
+    """A file cannot be read at the moment, because its storage is unavailable. It may be intact."""
+
+
+def read_error(path: Path, cause: OSError) -> ExportError:
+    """Return an UnavailableError if `cause` is an error of network storage, else an ExportError."""
+    message = f"{path} cannot be read: {cause.strerror}"
+    return UnavailableError(message) if cause.errno in UNAVAILABLE else ExportError(message)
 
 
 class File(BaseModel):
@@ -190,14 +200,14 @@ def _first_duplicate(names: Iterable[str]) -> str:
 
 
 def read_manifest(directory: Path) -> Manifest:
-    """Read an export's manifest. Raise ExportError if it is missing or invalid."""
+    """Read an export's manifest. Raise ExportError if it is missing, invalid or unavailable."""
     path = directory / MANIFEST_FILE
     try:
         text = path.read_bytes()
     except FileNotFoundError:
         raise ExportError(f"{path} does not exist yet") from None
     except OSError as error:
-        raise ExportError(f"{path} cannot be read: {error.strerror}") from None
+        raise read_error(path, error) from None
     return parse_manifest(text, str(path))
 
 
@@ -219,7 +229,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def checked_file(directory: Path, file: File, progress: Callable[[], object] = int) -> Path:
     """Return a file's path, calling `progress` regularly while the file is read.
 
-    Raise ExportError if the size or the digest differs from the manifest.
+    Raise ExportError if the size or the digest differs from the manifest, or if the file cannot be
+    read.
     """
     path = directory / file.file
     try:
@@ -228,7 +239,7 @@ def checked_file(directory: Path, file: File, progress: Callable[[], object] = i
             raise ExportError(f"{path} has {size} bytes, but the manifest states {file.size}")
         digest = sha256_of(path, progress)
     except OSError as error:
-        raise ExportError(f"{path} cannot be read: {error.strerror}") from None
+        raise read_error(path, error) from None
     if digest != file.sha256:
         raise ExportError(
             f"{path} has sha256 {digest[:12]}…, but the manifest states {file.sha256[:12]}…: "

@@ -29,7 +29,15 @@ from pydantic import (
 
 from workload.configuration import first_problem
 from workload.files import sha256_of, sync_files, sync_folder, write_atomically
-from workload.manifest import MANIFEST_FILE, ExportError, File, checked_file, read_manifest
+from workload.manifest import (
+    MANIFEST_FILE,
+    ExportError,
+    File,
+    UnavailableError,
+    checked_file,
+    read_error,
+    read_manifest,
+)
 
 RESULTS_DIRECTORY: Final = ".steps"
 """Directory on the PersistentVolumeClaim, next to the directories of the runs. No run can have this
@@ -167,25 +175,31 @@ def read_result(directory: Path) -> StepManifest:
     """Read the manifest of a result.
 
     Raises:
-        ExportError: If the manifest is missing or damaged.
+        ExportError: If the manifest is missing, damaged or unavailable.
     """
     path = directory / MANIFEST_FILE
     try:
         return StepManifest.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise ExportError(f"{path} cannot be read: {error.strerror}") from None
+        raise read_error(path, error) from None
     except ValidationError as error:
         raise ExportError(f"{path} is damaged: {first_problem(error, 'the document')}") from None
 
 
 def complete_result(directory: Path) -> StepManifest | None:
-    """Return the manifest of a result; None if the result is missing or damaged."""
-    with contextlib.suppress(ExportError):
+    """Return the manifest of a result; None if the result is missing or damaged.
+
+    Raise UnavailableError if the result cannot be read at the moment.
+    """
+    try:
         manifest = read_result(directory)
         for artifact in manifest.artifacts.values():
             checked_file(directory, artifact)
-        return manifest
-    return None
+    except UnavailableError:
+        raise
+    except ExportError:
+        return None
+    return manifest
 
 
 def collect(

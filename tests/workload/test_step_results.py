@@ -1,6 +1,7 @@
 """Steps with outputs: results, inputs of later steps, and reused results."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -292,6 +293,30 @@ def test_damaged_artifact_is_rejected_and_re_created(claim: Claim) -> None:
     assert claim.prepare("job-2")["event"] == "step_succeeded"
     assert (folder / "table").read_text() == "a\nb\n"
     assert claim.results() == [folder]
+
+
+@pytest.mark.parametrize("method", ["read_bytes", "open"])
+def test_step_fails_temporarily_while_results_cannot_be_read(
+    claim: Claim, method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim.prepare("job-1")
+    (folder,) = claim.results()
+    inode = folder.stat().st_ino
+    readable = getattr(Path, method)
+
+    def read(path: Path, *arguments: Any, **options: Any) -> Any:
+        if path.parent == folder and arguments[:1] in ((), ("rb",)):
+            raise OSError(errno.EIO, "Input/output error")
+        return readable(path, *arguments, **options)
+
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(Path, method, read)
+        assert claim.prepare("job-2")["code"] == exit_codes.FAILED
+        event = claim.read("job-1", "prepare.table")
+    assert event["code"] == exit_codes.FAILED
+    assert event["error"].endswith("cannot be read: Input/output error")
+    assert claim.prepare("job-2")["event"] == "step_reused"
+    assert folder.stat().st_ino == inode
 
 
 @pytest.mark.parametrize(

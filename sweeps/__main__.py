@@ -15,6 +15,7 @@ from lightkube import Client
 
 from infra.sweep import parse_plan
 from sweeps.controller import Controller
+from workload.manifest import UnavailableError
 
 _log = logging.getLogger("sweeps")
 
@@ -49,11 +50,11 @@ def main() -> int:
 def _step(controller: Controller) -> bool:
     """Take a step, and return whether the next one should follow immediately.
 
-    An outage of the API server only delays the step.
+    An outage of the API server or of the claim only delays the step.
     """
     try:
         return controller.step()
-    except (HTTPError, OSError) as error:
+    except (HTTPError, OSError, UnavailableError) as error:
         _log.warning("%s: %s", type(error).__name__, error)
         return False
 

@@ -38,7 +38,7 @@ from sweeps.decisions import (
 )
 from sweeps.study import Study, lock
 from sweeps.summary import summarize
-from workload.manifest import ExportError, read_manifest
+from workload.manifest import ExportError, Manifest, UnavailableError, read_manifest
 from workload.progress import PROGRESS_FILE, Epoch, Evaluated, parse
 
 _Job = create_namespaced_resource(JOB.group, JOB.version, JOB.kind, JOB.plural)
@@ -173,9 +173,9 @@ class Controller:
         """Map existing runs to their settings (as text), read from the jobs or the exports."""
         runs = {}
         for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
-            with contextlib.suppress(ExportError):
-                settings = read_manifest(path.parent).settings
-                runs[path.parts[-3]] = {key: str(value) for key, value in settings.items()}
+            if (manifest := _read_export(path.parent)) is not None:
+                settings = {key: str(value) for key, value in manifest.settings.items()}
+                runs[path.parts[-3]] = settings
         return {**runs, **{run: _arguments(job) for run, job in jobs.items()}}
 
     def _observe(
@@ -237,10 +237,10 @@ class Controller:
     def _result(self, run: str) -> float | None:
         """Return the objective's value for the exported model; None if there is no valid export."""
         metric = self._sweep.settings.objective.metric
-        with contextlib.suppress(ExportError):
-            metrics = read_manifest(self._claim / run / "export").metrics
-            return metrics.get("loss" if metric == "held_out_loss" else metric)
-        return None
+        manifest = _read_export(self._claim / run / "export")
+        if manifest is None:
+            return None
+        return manifest.metrics.get("loss" if metric == "held_out_loss" else metric)
 
     @contextlib.contextmanager
     def _recording(self) -> Any:
@@ -341,6 +341,19 @@ class Controller:
             field_manager=CONTROLLER,
         )
         self._published = text
+
+
+def _read_export(directory: Path) -> Manifest | None:
+    """Return the manifest of an export, or None if it is missing or damaged.
+
+    Raise UnavailableError if it cannot be read at the moment.
+    """
+    try:
+        return read_manifest(directory)
+    except UnavailableError:
+        raise
+    except ExportError:
+        return None
 
 
 def _position(event: Epoch | Evaluated, unit: Literal["epochs", "steps"]) -> int | None:

@@ -1,5 +1,6 @@
 """The sweep controller with an in-memory API server: its records and its requests."""
 
+import errno
 import json
 import math
 import sys
@@ -12,11 +13,11 @@ from httpx2 import HTTPStatusError, Request, Response
 from lightkube import Client
 
 from infra.sweep import winner_path
-from sweeps.__main__ import main
-from sweeps.controller import Controller
+from sweeps.__main__ import _step, main
+from sweeps.controller import Controller, _arguments
 from sweeps.study import JOURNAL, LEDGER, Study
 from tests.infra.sweeps import SPACE, length, stack_settings, sweep
-from workload.manifest import Manifest, Weights, read_manifest, write_manifest
+from workload.manifest import MANIFEST_FILE, Manifest, Weights, read_manifest, write_manifest
 from workload.progress import PROGRESS_FILE
 
 HOUR = 3600.0
@@ -108,7 +109,7 @@ class Stage:
         text = "".join(f"{json.dumps(line)}\n" for line in lines)
         (folder / PROGRESS_FILE).write_text(text + '{"event": "epoch", "ep')
 
-    def write_export(self, run: str, loss: float) -> None:
+    def write_export(self, run: str, loss: float, settings: dict[str, Any] | None = None) -> None:
         folder = self.claim / run / "export"
         folder.mkdir(parents=True)
         manifest = Manifest(
@@ -116,6 +117,7 @@ class Stage:
             input_shape=(1, 8, 8),
             classes=("0", "1"),
             metrics={"loss": loss},
+            settings=settings or {},
             weights=Weights(size=1, sha256="0" * 64),
             torch_version="2.15.0",
         )
@@ -229,6 +231,56 @@ def test_value_of_a_finished_trial_is_read_from_its_export(tmp_path: Path) -> No
     assert stage.phases().items() >= {first: "succeeded", second: "failed"}.items()
     (row,) = (each for each in stage.api.summary["trials"] if each["run"] == first)
     assert row["value"] == 0.25
+
+
+@pytest.fixture
+def unavailable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Return a set of runs whose exports cannot be read while the set contains them."""
+    runs: set[str] = set()
+    read_bytes = Path.read_bytes
+
+    def read(path: Path) -> bytes:
+        if path.name == MANIFEST_FILE and path.parts[-3] in runs:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read_bytes(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read)
+    return runs
+
+
+def test_deleted_trial_is_not_failed_while_its_export_cannot_be_read(
+    tmp_path: Path, unavailable: set[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    stage = Stage(tmp_path, {"early_stopping": None})
+    stage.step()
+    first, _ = stage.api.jobs
+    stage.write_export(first, 0.25)
+    del stage.api.jobs[first]
+    unavailable.add(first)
+    assert not _step(stage.controller)
+    assert "Stale file handle" in caplog.text
+    unavailable.clear()
+    stage.step(10)
+    assert stage.phases()[first] == "succeeded"
+
+
+def test_runs_are_recovered_after_a_lost_journal_once_their_exports_can_be_read(
+    tmp_path: Path, unavailable: set[str]
+) -> None:
+    stage = Stage(tmp_path, {"early_stopping": None})
+    stage.step()
+    first, _ = stage.api.jobs
+    settings = {name: str(value) for name, value in _arguments(stage.api.jobs[first]).items()}
+    stage.write_export(first, 0.25, settings)
+    del stage.api.jobs[first]
+    stage.controller.close()
+    (tmp_path / "digits-sweep" / JOURNAL).unlink()
+    stage.start()
+    unavailable.add(first)
+    assert not _step(stage.controller)
+    unavailable.clear()
+    stage.step(10)
+    assert stage.phases()[first] == "succeeded"
 
 
 def test_manually_deleted_trial_is_not_created_again(tmp_path: Path) -> None:
@@ -528,6 +580,26 @@ def test_best_finished_trial_becomes_the_winner_only_when_the_sweep_is_over(tmp_
     stage.step(10)
     assert stage.api.summary["winner"] == first
     assert read_manifest(winner_link(stage) / "export").metrics == {"loss": 0.25}
+
+
+def test_winner_is_chosen_only_when_all_exports_can_be_read(
+    tmp_path: Path, unavailable: set[str]
+) -> None:
+    stage = Stage(tmp_path, SERVE_WINNER)
+    stage.step()
+    first, best = stage.api.jobs
+    stage.api.set("Running")
+    for run, loss in ((best, 0.1), (first, 0.2)):
+        stage.write_export(run, loss)
+        stage.api.set("Completed", run)
+        if run == best:
+            stage.step(10)
+    unavailable.add(best)
+    assert not _step(stage.controller)
+    assert not winner_link(stage).is_symlink()
+    unavailable.clear()
+    stage.step(10)
+    assert winner_link(stage).readlink().name == best
 
 
 def test_winner_is_chosen_only_when_all_results_are_recorded(

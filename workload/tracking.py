@@ -118,9 +118,10 @@ class Service(ABC):
         return self._step
 
     def _stored_ids(self) -> dict[str, str]:
+        # The tracker retries after an OSError. A new run would replace the ID of the existing one.
         try:
             found: dict[str, str] = json.loads((self._directory / RUNS_FILE).read_bytes())
-        except (OSError, ValueError, RecursionError):
+        except (FileNotFoundError, ValueError, RecursionError):
             return {}
         return found
 

@@ -1,11 +1,13 @@
 """The queue between a run and a tracking service."""
 
+import errno
 import json
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -118,6 +120,19 @@ def test_tracking_warning_is_written_before_the_last_event(
     events = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
     assert events == ["warning", "finished"]
     assert report.listeners == []
+
+
+def test_stored_run_ids_are_kept_while_they_cannot_be_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = RecordingService(tmp_path)
+    service._store_id("first")
+    with monkeypatch.context() as unavailable:
+        error = OSError(errno.ESTALE, "Stale file handle")
+        unavailable.setattr(Path, "read_bytes", Mock(side_effect=error))
+        with pytest.raises(OSError, match="Stale file handle"):
+            service._stored_ids()
+    assert service._stored_ids() == {"recorded": "first"}
 
 
 def test_metric_names_start_with_the_name_of_the_event() -> None:

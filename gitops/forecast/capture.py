@@ -42,7 +42,7 @@ def capture(cluster: Cluster, now: datetime) -> State:
     """Read the scheduling state of a cluster.
 
     Raises:
-        GitopsError: If pods cannot be listed, or the cluster does not respond in time.
+        GitopsError: If the user is not allowed to list pods, or a request fails for another reason.
     """
     snapshot = cluster.snapshot()
     notes: list[str] = []

@@ -125,7 +125,8 @@ class Cluster:
         Kinds that are not installed, or that the user is not allowed to list, are omitted.
 
         Raises:
-            GitopsError: If pods cannot be listed, or the cluster does not respond in time.
+            GitopsError: If the user is not allowed to list pods, or a request fails for another
+                reason, for example because the cluster does not respond in time.
         """
         done = self._get(",".join(self._kinds))
         if done.returncode == 0:
@@ -144,34 +145,38 @@ class Cluster:
         return []
 
     def read(self, *arguments: str) -> list[Object] | None:
-        """Return the objects that `kubectl get` lists; None if it fails."""
+        """Return the objects that `kubectl get` lists; None if the user may not list them.
+
+        Raises:
+            GitopsError: If the request fails for another reason.
+        """
         done = self._run("get", *arguments, "--output=json")
-        return _items(done.stdout) if done.returncode == 0 else None
+        if done.returncode == 0:
+            return _items(done.stdout)
+        if _is_forbidden(done):
+            return None
+        raise GitopsError(f"cannot list the {arguments[0]}: {_last_line(done)}")
 
     @cached_property
     def _kinds(self) -> list[str]:
         # If an aggregated API is not available, kubectl fails, but prints all other resources.
-        known = set(self._run("api-resources", "--output=name").stdout.split())
+        done = self._run("api-resources", "--output=name")
+        if done.returncode != 0 and not done.stdout:
+            raise GitopsError(f"cannot list the API resources: {_last_line(done)}")
+        known = set(done.stdout.split())
         return [*BUILT_IN_RESOURCES, *(kind for kind in OPTIONAL_RESOURCES if kind in known)]
 
     def _list(self, kind: str) -> list[Object]:
         done = self._get(kind)
         if done.returncode == 0:
             return _items(done.stdout)
-        if kind == "pods":
-            # kubectl may log the error several times; only the last line is needed.
-            error = (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
-            scope, remedy = f"namespace {self.namespace}", ""
-            if self.namespace is None:
-                scope = "the cluster"
-                # The message of the API server is: Error from server (Forbidden): pods is forbidden
-                if "forbidden" in error.lower():
-                    remedy = (
-                        ". If you are allowed to list the pods of a namespace, add "
-                        "--namespace NAME."
-                    )
-            raise GitopsError(f"cannot list the pods of {scope}: {error}{remedy}")
-        return []
+        if kind != "pods" and _is_forbidden(done):
+            return []
+        scope = "the cluster" if self.namespace is None else f"namespace {self.namespace}"
+        remedy = ""
+        if self.namespace is None and _is_forbidden(done):
+            remedy = ". If you are allowed to list the pods of a namespace, add --namespace NAME."
+        raise GitopsError(f"cannot list the {kind} of {scope}: {_last_line(done)}{remedy}")
 
     def _get(self, kinds: str) -> subprocess.CompletedProcess[str]:
         scope = ["--all-namespaces"] if self.namespace is None else ["-n", self.namespace]
@@ -200,6 +205,16 @@ class Cluster:
             raise NoResponseError(
                 f"the cluster did not respond within {TIMEOUT_SECONDS:g} s: check kubectl's context"
             ) from None
+
+
+def _is_forbidden(done: subprocess.CompletedProcess[str]) -> bool:
+    # The message of the API server is: Error from server (Forbidden): pods is forbidden
+    return "forbidden" in _last_line(done).lower()
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the error that kubectl printed; it may log the error several times."""
+    return (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
 
 
 def _items(text: str) -> list[Object]:

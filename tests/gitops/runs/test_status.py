@@ -212,6 +212,18 @@ def test_kinds_that_the_user_may_not_list_are_skipped(tmp_path: Path) -> None:
         single_run(replace(cluster, namespace="ml"))
 
 
+@pytest.mark.parametrize("failing", ["jobs.batch.volcano.sh", "api-resources"])
+def test_runs_are_not_omitted_if_the_api_server_fails(tmp_path: Path, failing: str) -> None:
+    cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"), node())
+    forbid(tmp_path, "nodes")  # so that each kind is requested separately
+    program = tmp_path / "kubectl"
+    failure = 'echo "Error from server: etcdserver: leader changed" >&2; exit 1'
+    condition = f'case "$*" in *{failing}*) {failure} ;; esac'
+    program.write_text(program.read_text().replace("case", f"{condition}\ncase", 1))
+    with pytest.raises(GitopsError, match=r"cannot list .*: Error from server: etcdserver: leader"):
+        read_runs(cluster, prices.load(), NOW)
+
+
 def test_runs_are_read_even_if_an_aggregated_api_is_unavailable(tmp_path: Path) -> None:
     cluster = cluster_of(tmp_path, volcano_job("digits", "Running"), pod("digits"))
     program = tmp_path / "kubectl"
@@ -285,9 +297,7 @@ def test_an_unreachable_cluster_is_reported_in_one_sentence(tmp_path: Path) -> N
     program = tmp_path / "kubectl"
     program.write_text("#!/bin/sh\necho noise >&2\necho 'connection refused' >&2\nexit 1\n")
     program.chmod(0o755)
-    with pytest.raises(
-        GitopsError, match="cannot list the pods of the cluster: connection refused"
-    ):
+    with pytest.raises(GitopsError, match="cannot list the API resources: connection refused"):
         read_runs(Cluster([str(program)]), prices.load(), NOW)
 
 

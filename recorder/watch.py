@@ -154,7 +154,8 @@ class Recorder:
             details["events"] = await self._events(pod)
         except HTTPError as error:
             _log.warning("cannot read events from the API server: %s", error)
-        if claim is None or not (self.claims / claim).is_dir():
+        # Do not access the claim here: only the write is retried while the claim is unavailable.
+        if claim is None or self.claims / claim not in self.claims.iterdir():
             _log.warning("%s: the claim %s of the run is not mounted in the recorder", name, claim)
             return
         try:

@@ -1,7 +1,9 @@
 """The complete recorder, with the real client and a simulated transport."""
 
 import asyncio
+import errno
 import json
+import os
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -127,6 +129,25 @@ async def test_pods_with_an_unmounted_claim_are_skipped(
     api.emit("ADDED", pod_manifest(state=terminated_state(1), claim="elsewhere"))
     await wait_until(lambda: "not mounted in the recorder" in caplog.text)
     assert [path.name for path in claims.iterdir()] == ["checkpoints"]
+
+
+async def test_record_is_written_once_the_claim_is_available(
+    api: Api, claims: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, stat, failures = claims / "checkpoints", Path.stat, 2
+
+    def unavailable(path: Path, **options: Any) -> os.stat_result:
+        nonlocal failures
+        if path == claim and failures:
+            failures -= 1
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return stat(path, **options)
+
+    monkeypatch.setattr(Path, "stat", unavailable)
+    api.logs["worker-0"] = ["the last line"]
+    api.emit("ADDED", pod_manifest(state=terminated_state(1)))
+    await wait_until(lambda: bool(stored_records(claims)))
+    assert failures == 0
 
 
 async def test_many_logs_use_additional_connections(

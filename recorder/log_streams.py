@@ -9,9 +9,10 @@ import logging
 from collections.abc import AsyncIterator, Callable
 from typing import Final
 
-from httpx2 import HTTPError, Timeout
+from httpx2 import HTTPError, HTTPStatusError, Timeout, codes
 from lightkube import AsyncClient
 from lightkube.resources.core_v1 import Pod
+from tenacity import retry, retry_if_exception, stop_after_delay, wait_random_exponential
 
 from recorder.pods import Attempt
 
@@ -22,9 +23,28 @@ MAX_STREAMS: Final = 90
 """Maximum number of log streams per HTTP/2 connection. API servers allow at least 100. A stream
 above the server's limit would block until another stream ends."""
 
+RETRY_SECONDS: Final = 60.0
+"""Time (s) for which a request is retried, for example while the API server restarts."""
+
 _REQUEST_SECONDS: Final = 10.0
 
 _log = logging.getLogger(__name__)
+
+
+def _is_temporary(error: BaseException) -> bool:
+    """Return whether a request may succeed later; False, for example, if the pod does not exist."""
+    if isinstance(error, HTTPStatusError):
+        code = error.response.status_code
+        return code >= codes.INTERNAL_SERVER_ERROR or code == codes.TOO_MANY_REQUESTS
+    return isinstance(error, HTTPError)
+
+
+def _is_attempt(pod: Pod, attempt: Attempt, previous: bool) -> bool:
+    """Return whether a log of a pod, requested with `previous`, belongs to an attempt."""
+    statuses = (pod.status and pod.status.containerStatuses) or []
+    counts = [each.restartCount for each in statuses if each.name == attempt.container]
+    has_restarted = any(count > attempt.restarts + previous for count in counts)
+    return pod.metadata is not None and pod.metadata.uid == attempt.uid and not has_restarted
 
 
 class Tail:
@@ -99,14 +119,21 @@ class LogStreams:
             if attempt.uid == uid:
                 self.drop(attempt)
 
+    @retry(
+        wait=wait_random_exponential(multiplier=0.5, max=10),
+        stop=stop_after_delay(RETRY_SECONDS),
+        retry=retry_if_exception(_is_temporary),
+        reraise=True,
+    )
     async def _request(self, attempt: Attempt, previous: bool) -> list[str]:
         tail = Tail(self._max_lines, self._max_bytes)
         async for content in self._content(self._client, attempt, previous=previous):
             tail.add(content)
-        # The log may belong to a pod that was created later under the same name.
+        # The log may belong to a pod that was created later under the same name, or, after a retry,
+        # to a container that has restarted.
         pods = self._client.list(Pod, fields={"metadata.name": attempt.pod})
-        uids = [pod.metadata.uid async for pod in pods if pod.metadata]
-        return tail.lines if attempt.uid in uids else []
+        is_same = [_is_attempt(pod, attempt, previous) async for pod in pods]
+        return tail.lines if any(is_same) else []
 
     async def _read(self, attempt: Attempt) -> None:
         """Stream a container's log into its tail until the log ends."""

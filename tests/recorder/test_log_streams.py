@@ -3,6 +3,7 @@
 import asyncio
 import tracemalloc
 from collections.abc import AsyncIterator, Callable, Iterable
+from typing import Any
 
 import pytest
 from httpx2 import AsyncByteStream, MockTransport, ReadError, Request, Response
@@ -12,6 +13,7 @@ from lightkube.config.models import Cluster, User
 
 from recorder.log_streams import LogStreams, Tail
 from recorder.pods import Attempt
+from tests.recorder.examples import pod_manifest
 
 ATTEMPT = Attempt("uid", "pod", "training", 0)
 ERROR = b'{"apiVersion": "v1", "kind": "Status", "code": 404, "message": "no such pod"}'
@@ -58,21 +60,23 @@ class Body(AsyncByteStream):
         self.closed = True
 
 
-def streams(respond: Callable[[Request], Response], uid: str = ATTEMPT.uid) -> LogStreams:
-    """Return log streams from an API server whose pod has the given UID."""
+def streams(
+    respond: Callable[[Request], Response], uid: str = ATTEMPT.uid, **pod: Any
+) -> LogStreams:
+    """Return log streams from an API server whose pod has the given UID and fields."""
 
     def handler(request: Request) -> Response:
         if request.url.path.endswith("/log"):
             return respond(request)
         assert request.url.params["fieldSelector"] == "metadata.name=pod"
-        return Response(200, json={"metadata": {}, "items": [{"metadata": {"uid": uid}}]})
+        return Response(200, json={"metadata": {}, "items": [{"metadata": {"uid": uid}, **pod}]})
 
     cluster, user = Cluster(server="http://api"), User(token="token")
     config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
     return LogStreams(lambda: AsyncClient(config, transport=MockTransport(handler)), 10, 1000)
 
 
-def streams_with(*responses: tuple[int, Body], uid: str = ATTEMPT.uid) -> LogStreams:
+def streams_with(*responses: tuple[int, Body], uid: str = ATTEMPT.uid, **pod: Any) -> LogStreams:
     """Return log streams whose requests receive the given responses in order."""
     remaining = iter(responses)
 
@@ -80,7 +84,7 @@ def streams_with(*responses: tuple[int, Body], uid: str = ATTEMPT.uid) -> LogStr
         status, body = next(remaining)
         return Response(status, headers={"Content-Type": "application/json"}, stream=body)
 
-    return streams(respond, uid)
+    return streams(respond, uid, **pod)
 
 
 async def test_failed_reconnection_keeps_the_lines_received_before() -> None:
@@ -97,6 +101,17 @@ async def test_log_is_requested_if_its_stream_was_interrupted() -> None:
     logs = streams_with((200, Body(b"one\n", lost=True)), (200, Body(b"one\ntraceback\n")))
     logs.follow(ATTEMPT)
     assert await logs.last_lines(ATTEMPT) == ["one", "traceback"]
+
+
+async def test_log_is_requested_again_if_the_api_server_fails() -> None:
+    unavailable, lines = (503, Body(ERROR)), (200, Body(b"traceback\n"))
+    assert await streams_with(unavailable, lines).last_lines(ATTEMPT) == ["traceback"]
+
+
+async def test_log_of_a_later_attempt_is_ignored_after_a_retry() -> None:
+    status = pod_manifest(restarts=1)["status"]
+    unavailable, lines = (503, Body(ERROR)), (200, Body(b"of the next attempt\n"))
+    assert await streams_with(unavailable, lines, status=status).last_lines(ATTEMPT) == []
 
 
 async def test_log_of_a_later_pod_with_the_same_name_is_ignored() -> None:

@@ -22,7 +22,7 @@ from workload.promotion import parse_named
 try:
     from gpu_platform.models import promotion, signing
     from gpu_platform.models.mirror import Mirror
-    from gpu_platform.models.registry import Reference, Repository
+    from gpu_platform.models.registry import Reference, Repository, UnavailableError
 except ImportError as error:
     raise GitopsError(
         f"{error}: install the packages for model commands with "
@@ -103,6 +103,8 @@ def _list(options: argparse.Namespace) -> Iterator[str]:
         stages = [stage for stage in promotion.STAGES if stage in names]
         try:
             lineage = promotion.read(repository, digest).lineage
+        except UnavailableError:
+            raise
         except GitopsError:
             # Anybody with push access can add tags for other artifacts.
             rows.append([", ".join(names), digest, ", ".join(stages) or "-", "-", "not a model"])

@@ -67,6 +67,10 @@ class Reference:
         return f"{self.name}{'@' if version.startswith('sha256:') else ':'}{version}"
 
 
+class UnavailableError(GitopsError):
+    """The registry did not respond, returned a server error or limited the rate of requests."""
+
+
 class _Client(Registry):  # type: ignore[misc]
     """oras client without retries, which would take two minutes if the registry's name is wrong."""
 
@@ -209,7 +213,10 @@ class Repository:
         stream: bool = False,
     ) -> requests.Response:
         accepted = {"Accept": f"{MANIFEST_TYPE}, application/octet-stream", **(headers or {})}
-        return self._client.do_request(url, method, data, accepted, None, stream)
+        response = self._client.do_request(url, method, data, accepted, None, stream)
+        if response.status_code == 429 or response.status_code >= 500:
+            response.raise_for_status()
+        return response
 
     @contextmanager
     def _wrap_errors(self, problem: str) -> Iterator[None]:
@@ -217,7 +224,9 @@ class Repository:
             yield
         except (requests.RequestException, AuthenticationException, ValueError, OSError) as error:
             reason = str(error).strip().partition("\n")[0]
-            raise GitopsError(f"{self.reference.name} {problem}: {reason}") from None
+            is_unavailable = isinstance(error, requests.RequestException)
+            kind = UnavailableError if is_unavailable else GitopsError
+            raise kind(f"{self.reference.name} {problem}: {reason}") from None
 
 
 def _signature_tag(digest: str) -> str:

@@ -13,8 +13,10 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+import requests
 import yaml
 from model_signing import verifying
 
@@ -124,6 +126,25 @@ def test_model_list_shows_stages_and_metrics(
     (row,) = (row for row in rows if second in row)
     assert "production" in row
     assert "accuracy 0." in row
+
+
+def test_model_list_fails_if_the_registry_fails(
+    shelf: Shelf, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shelf.publish()
+    do_request = registry._Client.do_request
+
+    def fail(client: Any, url: str, *arguments: Any, **options: Any) -> requests.Response:
+        response = do_request(client, url, *arguments, **options)
+        if "/blobs/" in url:
+            response.status_code, response.reason = 503, "Service Unavailable"
+        return response
+
+    monkeypatch.setattr(registry._Client, "do_request", fail)
+    assert main(["models", "list", shelf.name]) == 1
+    out, err = capsys.readouterr()
+    assert "not a model" not in out
+    assert "503 Server Error: Service Unavailable" in err
 
 
 def test_diff_of_two_models_lists_settings_and_metrics(

@@ -151,8 +151,12 @@ def step_of(path: Path) -> int:
 
 
 def list_checkpoints(directory: Path) -> list[Path]:
-    """Return all checkpoints, oldest first."""
-    found = (path for path in directory.glob("step-*") if CHECKPOINT.fullmatch(path.name))
+    """Return all checkpoints, oldest first. Raise OSError if the directory cannot be listed."""
+    try:
+        # `glob` would return nothing if the directory cannot be listed at the moment.
+        found = [path for path in directory.iterdir() if CHECKPOINT.fullmatch(path.name)]
+    except FileNotFoundError:
+        return []
     return sorted(found, key=step_of)
 
 

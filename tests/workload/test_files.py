@@ -1,9 +1,11 @@
+import os
 from pathlib import Path
 from typing import BinaryIO
+from unittest.mock import Mock
 
 import pytest
 
-from workload.files import sync_files, write_atomically
+from workload.files import recover, sync_files, write_atomically
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -23,3 +25,13 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 def test_a_directory_with_a_dangling_link_is_flushed(tmp_path: Path) -> None:
     (tmp_path / "last").symlink_to("step-9")
     sync_files(tmp_path)
+
+
+def test_directory_that_cannot_be_listed_is_not_without_checkpoints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "step-00000003").mkdir()
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, Mock(side_effect=PermissionError(13, "Permission denied")))
+    with pytest.raises(PermissionError):
+        recover(tmp_path)

@@ -54,7 +54,9 @@ class Supervisor:
         # Keep Popen from reaping the process: the supervisor does that.
         process.returncode = 0
         self.running[process.pid] = service
-        (self.logs / f"{service.name}.pid").write_text(str(process.pid))
+        # If this failed because of a full disk, the service would be started a second time.
+        with suppress(OSError):
+            (self.logs / f"{service.name}.pid").write_text(str(process.pid))
         return process.pid
 
     def run_forever(self) -> NoReturn:
@@ -106,7 +108,8 @@ class Supervisor:
                 self._exited.append(service)
 
     def _note(self, service: Service, text: str) -> None:
-        with (self.logs / f"{service.name}.log").open("a") as log:
+        # A full disk must not terminate PID 1 and thus all services.
+        with suppress(OSError), (self.logs / f"{service.name}.log").open("a") as log:
             log.write(f"--- {service.name} {text}\n")
 
 

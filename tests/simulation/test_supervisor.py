@@ -113,6 +113,33 @@ def test_a_failed_restart_does_not_stop_other_services(tmp_path: Path) -> None:
         process.kill()
 
 
+FULL_DISK = """
+import sys
+from pathlib import Path
+from simulation import supervisor
+from simulation.supervisor import Service, Supervisor
+
+supervisor.RESTART_DELAY = 0.02
+logs = Path(sys.argv[1])
+running = Supervisor(logs)
+running.start(Service("short", ["sh", "-c", f"echo turn >> {logs}/turns"]))
+program = f"echo start >> {logs}/starts; [ -e {logs}/long ] && exec sleep 20; touch {logs}/long"
+running.start(Service("long", ["sh", "-c", program]))
+(logs / "long.pid").unlink()
+(logs / "long.pid").symlink_to("/dev/full")
+running.run_forever()
+"""
+
+
+def test_a_service_is_restarted_while_the_disk_is_full(tmp_path: Path) -> None:
+    (tmp_path / "short.log").symlink_to("/dev/full")
+    with subprocess.Popen([sys.executable, "-c", FULL_DISK, str(tmp_path)]) as process:
+        wait_until(lambda: text(tmp_path / "turns").count("turn") > 9 or process.poll() is not None)
+        assert process.poll() is None
+        process.kill()
+    assert text(tmp_path / "starts").splitlines() == ["start", "start"]
+
+
 BUSY = """
 import subprocess, sys, time
 from pathlib import Path

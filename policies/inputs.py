@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from policies.configuration import Configuration, configure, parse
 from policies.documents import Document, read
@@ -79,5 +80,15 @@ def add_rule_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def manifests_in(directory: Path) -> list[Path]:
-    """Return the manifest files in a directory and its subdirectories, sorted by path."""
-    return sorted(file for file in directory.rglob("*") if file.suffix in SUFFIXES)
+    """Return the manifest files in a directory and its subdirectories, sorted by path.
+
+    Raise UnusableInputError if one of the directories cannot be read.
+    """
+
+    def fail(error: OSError) -> NoReturn:
+        raise UnusableInputError(f"{error.filename}: {error.strerror}") from error
+
+    # `rglob` would skip directories that cannot be read.
+    tree = os.walk(directory, onerror=fail)
+    files = (Path(parent, name) for parent, _, names in tree for name in names)
+    return sorted(file for file in files if file.suffix in SUFFIXES)

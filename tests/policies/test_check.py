@@ -1,7 +1,9 @@
 """The command that checks manifests without Pulumi, `policies.check`."""
 
+import errno
 import io
 import json
+import os
 import subprocess
 import sys
 from datetime import UTC, datetime, timedelta
@@ -202,6 +204,26 @@ def test_configuration_that_disables_every_rule_is_rejected(
     config.write_text('{"all": "disabled"}')
     assert main([compliant_file, "--config", str(config)]) == 2
     assert "it disables every rule" in capsys.readouterr().err
+
+
+def test_unreadable_directory_is_not_skipped(
+    tmp_path: Path,
+    compliant_file: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "jobs").mkdir()
+    assert main([str(tmp_path)]) == 0
+    scan = os.scandir
+
+    def deny(path: str) -> Any:
+        if Path(path).name == "jobs":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    assert main([str(tmp_path)]) == 2
+    assert f"{tmp_path / 'jobs'}: Permission denied" in capsys.readouterr().err
 
 
 def test_directory_is_checked_as_one_stack(

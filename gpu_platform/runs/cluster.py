@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 import time
@@ -32,6 +33,8 @@ from kube.workloads import WORKLOAD_KINDS, find
 
 _Content = TypeVar("_Content")
 _POLL_SECONDS: Final = 2.0
+_RETRY_SECONDS: Final = 900.0
+"""Time (s) for which `follow` retries requests, for example while the control plane is upgraded."""
 _EXISTS: Final = "AlreadyExists"
 _NO_OPERATOR: Final = "the server doesn't have a resource type"
 _NO_PERMISSION: Final = "cannot delete resource"
@@ -46,6 +49,10 @@ SUPPLEMENTS: Final = (
 )
 """API resources of objects that are created under the name of a run in addition to its job. The job
 does not own these objects."""
+
+
+class RequestError(GitopsError):
+    """Error for a list that the API server did not return. The objects may exist."""
 
 
 @dataclass(frozen=True)
@@ -224,14 +231,27 @@ class Member:
         """Print the logs of a run's pods, including restarted pods, and return the final state.
 
         Raises:
-            GitopsError: If the run does not exist, or is deleted while its logs are followed.
+            GitopsError: If the run does not exist, or is deleted while its logs are followed, or if
+                the API server cannot be reached.
         """
         since = ""
+        reached, outage = False, math.inf
         printed: dict[str, str] = {}
         announced = False
         while True:
-            final_state = self._final_state(run)
-            pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
+            try:
+                final_state = self._final_state(run)
+                pods = self._list("pods", f"--selector={RUN_LABEL}={run}")
+            except RequestError as error:
+                now = time.monotonic()
+                if not reached or now - outage > _RETRY_SECONDS:
+                    raise
+                if outage == math.inf:
+                    sys.stderr.write(f"{error}; retrying\n")
+                outage = min(outage, now)
+                time.sleep(_POLL_SECONDS)
+                continue
+            reached, outage = True, math.inf
             # Pods of a gang start together, but additional pods of an elastic gang may wait longer.
             scheduled = [pod for pod in pods if is_scheduled(pod)]
             if scheduled and all(map(_has_started, scheduled)):
@@ -328,7 +348,7 @@ class Member:
             # The operator of this kind is not installed.
             if _NO_OPERATOR in done.stderr:
                 return []
-            raise GitopsError(f"{resource} cannot be listed: {_problem(done)}")
+            raise RequestError(f"{resource} cannot be listed: {_problem(done)}")
         return _parsed(done.stdout, lambda document: list(document["items"]))
 
     def _run_or_raise(self, *arguments: str, stdin: str | None = None) -> None:

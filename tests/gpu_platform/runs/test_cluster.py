@@ -225,6 +225,52 @@ def test_following_ends_when_a_step_fails(api: Api) -> None:
     assert api.follow("tiny-1a2b3c4d") is State.FAILED
 
 
+UNREACHABLE = "The connection to the server 10.0.0.1:6443 was refused"
+
+
+def test_following_continues_after_an_outage_of_the_api_server(
+    api: Api, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    api.has("jobs.batch.volcano.sh", {**VOLCANO, "status": {"state": {"phase": "Pending"}}})
+    turns = now = 0
+
+    def advance(_: float) -> None:
+        nonlocal turns, now
+        turns += 1
+        if turns < 4:
+            now = 10_000  # Before the outage, the logs are followed for hours.
+            api.fail("get jobs.batch.volcano.sh", UNREACHABLE)
+        else:
+            finished = {**VOLCANO, "status": {"state": {"phase": "Completed"}}}
+            api.has("jobs.batch.volcano.sh", finished)
+
+    monkeypatch.setattr(time, "sleep", advance)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    assert api.follow("tiny-1a2b3c4d") is State.SUCCEEDED
+    assert capsys.readouterr().err.count(UNREACHABLE) == 1
+
+
+@pytest.mark.parametrize("reached", [False, True])
+def test_following_ends_if_the_api_server_remains_unreachable(
+    api: Api, reached: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api.has("jobs.batch.volcano.sh", {**VOLCANO, "status": {"state": {"phase": "Pending"}}})
+    if not reached:
+        api.fail("get jobs.batch.volcano.sh", UNREACHABLE)
+    now = 0.0
+
+    def advance(_: float) -> None:
+        nonlocal now
+        now += 100
+        api.fail("get jobs.batch.volcano.sh", UNREACHABLE)
+
+    monkeypatch.setattr(time, "sleep", advance)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    with pytest.raises(GitopsError, match=UNREACHABLE):
+        api.follow("tiny-1a2b3c4d")
+    assert (now > 0) is reached
+
+
 KUBECTL = """
 for time in 1 2; do
   echo "[pod/worker-0/training] 2026-11-21T21:00:0$time.000000000Z line $time"

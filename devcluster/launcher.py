@@ -261,7 +261,9 @@ def exclusive(path: Path, command: str) -> Iterator[None]:
         raise DevclusterError(f"{_describe(holder)}: wait until it exits, or stop it") from error
     try:
         began = datetime.now(UTC).isoformat(timespec="seconds")
-        holder.write_text(json.dumps({"pid": os.getpid(), "command": command, "began": began}))
+        # On a full disk, `make down PURGE=1` must still be able to free space.
+        with contextlib.suppress(OSError):
+            holder.write_text(json.dumps({"pid": os.getpid(), "command": command, "began": began}))
         yield
     finally:
         holder.unlink(missing_ok=True)

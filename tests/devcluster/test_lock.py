@@ -75,6 +75,14 @@ def test_lock_is_released_after_an_error(path: Path) -> None:
     assert not path.with_suffix(".holder").exists()
 
 
+def test_lock_is_acquired_while_the_disk_is_full(path: Path) -> None:
+    path.parent.mkdir()
+    path.with_suffix(".holder").symlink_to("/dev/full")
+    with exclusive(path, "make down"):
+        pass
+    assert not path.with_suffix(".holder").is_symlink()
+
+
 def test_unnamed_holder_of_the_lock_is_reported(
     path: Path, lock_holder: subprocess.Popen[str]
 ) -> None:

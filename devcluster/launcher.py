@@ -42,7 +42,7 @@ class Record:
 
     def process(self) -> psutil.Process | None:
         """Return the cluster's process if it is still running, otherwise None."""
-        with contextlib.suppress(psutil.NoSuchProcess, OSError):
+        with contextlib.suppress(psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
             process = psutil.Process(self.pid)
             same = (start_ticks(self.pid), boot_id()) == (self.started, self.boot)
             if same and process.status() != psutil.STATUS_ZOMBIE:
@@ -53,7 +53,7 @@ class Record:
 def start_ticks(pid: int) -> int:
     """Return the start time of a process in clock ticks since boot.
 
-    Raise OSError if the process has exited.
+    Raise FileNotFoundError or ProcessLookupError if the process has exited.
     """
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
@@ -64,10 +64,13 @@ def boot_id() -> str:
 
 
 def read_record(layout: Layout) -> Record | None:
-    """Return the record of the last start, or None if it is missing or damaged."""
+    """Return the record of the last start, or None if it is missing or damaged.
+
+    Raise OSError if it cannot be read. The cluster may be running.
+    """
     try:
         return TypeAdapter(Record).validate_json(layout.record.read_text())
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return None
 
 

@@ -1,5 +1,6 @@
 """Orphaned cluster processes, imitated by processes of a kind that only these tests use."""
 
+import errno
 import json
 import os
 import subprocess
@@ -58,6 +59,24 @@ def test_recorded_cluster_is_not_stopped(tmp_path: Path, start: Start) -> None:
     process = start(tmp_path)
     write_record(tmp_path, process.pid)
     assert launcher.stop_orphans(KIND) == 0
+    assert process.poll() is None
+
+
+def test_cluster_whose_record_cannot_be_read_is_not_stopped(
+    tmp_path: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = start(tmp_path)
+    write_record(tmp_path, process.pid)
+    read_text = Path.read_text
+
+    def read(path: Path, *arguments: Any) -> str:
+        if path.name == "cluster.json":
+            raise OSError(errno.EIO, "Input/output error")
+        return read_text(path, *arguments)
+
+    monkeypatch.setattr(Path, "read_text", read)
+    with pytest.raises(OSError, match="Input/output error"):
+        launcher.stop_orphans(KIND)
     assert process.poll() is None
 
 

@@ -109,9 +109,12 @@ class Mirror:
 
 
 def _mlflow_run_id(export: Path | None) -> str:
-    """Return the MLflow run ID that `track: mlflow` stored next to an export."""
+    """Return the MLflow run ID that `track: mlflow` stored next to an export, or an empty string.
+
+    Raise OSError if it cannot be read.
+    """
     try:
         content = json.loads((export.parent / RUNS_FILE).read_bytes()) if export else {}
-    except (OSError, ValueError, RecursionError):
+    except (FileNotFoundError, ValueError, RecursionError):
         return ""
     return str(content.get("mlflow", ""))

@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import errno
 import io
 import json
 import os
@@ -14,6 +15,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import requests
@@ -24,6 +26,7 @@ from devcluster.paths import CHECKOUT
 from gitops.errors import GitopsError
 from gpu_platform.models import promotion, registry
 from gpu_platform.models.artifact import ARTIFACT_TYPE, CONFIG_TYPE
+from gpu_platform.models.mirror import _mlflow_run_id
 from gpu_platform.models.registry import Reference, Repository
 from gpu_platform.runs.command import main
 from inference.cache import Cache
@@ -33,6 +36,7 @@ from tests.gpu_platform.models.conftest import Shelf
 from tests.readme import blocks
 from tests.registry import PASSWORD, USER, serving
 from workload.manifest import read_manifest, write_manifest
+from workload.tracking import RUNS_FILE
 
 PAGE = CHECKOUT / "docs" / "model-registry.md"
 
@@ -375,3 +379,14 @@ def test_documented_commands_run_in_order(shelf: Shelf, tmp_path: Path) -> None:
     production = shelf.repository.resolve("production")
     assert production != shelf.repository.resolve("staging")
     assert production.removeprefix("sha256:") in shelf.admitted()
+
+
+def test_mlflow_run_that_cannot_be_read_is_not_omitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / RUNS_FILE).write_text('{"mlflow": "1a2b"}')
+    assert _mlflow_run_id(tmp_path / "export") == "1a2b"
+    error = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=error))
+    with pytest.raises(OSError, match="Stale file handle"):
+        _mlflow_run_id(tmp_path / "export")

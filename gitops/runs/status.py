@@ -23,7 +23,7 @@ from gitops.runs.snapshot import (
     request,
 )
 from gitops.runs.states import causes, is_controlled, stage, state_of, steps
-from gitops.runs.waiting import Waiting, positions, waiting
+from gitops.runs.waiting import Waiting, positions, rejection, waiting
 from infra.api_client import ApiClient
 from infra.settings.monitoring import RECORDER
 from kube.kinds import RESOURCES, volcano
@@ -203,7 +203,7 @@ class _Reader:
             progress=None if waits else self._progress(job, state),
             position=self.positions.get(key(group)) if group and waits else None,
             waiting_reason="" if waiting is None else f"{waiting.name}: {waiting.state}",
-            reasons=_failure_reasons(job)
+            reasons=_failure_reasons(job, self.snapshot)
             if state is State.FAILED
             else waiting.reasons
             if waiting
@@ -262,8 +262,20 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
             yield _Job(resource, job, job_pods, groups)
 
 
-def _failure_reasons(job: _Job) -> tuple[str, ...]:
-    return tuple(map(printable, causes(job.resource, job.manifest, job.pods)))
+def _failure_reasons(job: _Job, snapshot: Snapshot) -> tuple[str, ...]:
+    """Return the reasons for the failure of a job.
+
+    Volcano terminates a job whose pods it cannot create. Only events state the reason.
+    """
+    namespace, name = key(job.manifest)
+    failed = [step for step, state in steps(job.manifest).items() if state is State.FAILED]
+    rejections = (
+        f"the API server rejected pods of the job: {text}"
+        for each in failed or [name]
+        if (text := rejection(snapshot, (namespace, each)))
+    )
+    reasons = causes(job.resource, job.manifest, job.pods) or rejections
+    return tuple(map(printable, reasons))
 
 
 def _groups(

@@ -197,8 +197,9 @@ def _reasons(
     unavailable = any("unavailable" in text for text in messages)
     lacking = starting and len(pods) < int(group.get("spec", {}).get("minMember", 1))
     stall_message = _stall_message(snapshot, group)
-    if lacking and (rejection := _rejection(snapshot, group)):
-        computed.append(f"the API server rejects pods of the job: {rejection}")
+    job = group["metadata"]["namespace"], owner(group)
+    if lacking and (rejection_text := rejection(snapshot, job)):
+        computed.append(f"the API server rejects pods of the job: {rejection_text}")
     elif stall_message and (pods or not computed):
         computed.append(stall_message)
     elif snapshot.shows_usage and starting and missing and not computed and not unavailable:
@@ -211,13 +212,15 @@ def _reasons(
     yield from (f"Volcano: {text}" for text in messages)
 
 
-def _rejection(snapshot: Snapshot, group: Object) -> str:
-    """Return the API server's latest reason for rejecting a job's pods, otherwise ""."""
-    name = (group["metadata"]["namespace"], owner(group))
+def rejection(snapshot: Snapshot, job: tuple[str, str]) -> str:
+    """Return the API server's latest reason for rejecting a job's pods, otherwise "".
+
+    `job` is the namespace and name of the job.
+    """
     events = [
         event
         for event in snapshot.all("Event")
-        if (event["involvedObject"].get("namespace"), event["involvedObject"].get("name")) == name
+        if (event["involvedObject"].get("namespace"), event["involvedObject"].get("name")) == job
         and event["reason"] == "FailedCreate"
     ]
     latest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)

@@ -149,6 +149,35 @@ def test_failed_step_fails_the_run_and_shows_its_last_log_lines(tmp_path: Path) 
     assert found.last_log_lines == ("run-1-worker-0:", "no")
 
 
+def rejected(job: str) -> dict[str, Any]:
+    return {
+        "kind": "Event",
+        "metadata": {"name": f"{job}.1"},
+        "involvedObject": {"kind": "Job", "namespace": "ml", "name": job},
+        "type": "Warning",
+        "reason": "FailedCreate",
+        "message": f'Error creating: pods "{job}-0" is forbidden: exceeded quota: workloads',
+    }
+
+
+REJECTED = "the API server rejected pods of the job: exceeded quota: workloads"
+
+
+def test_run_that_was_terminated_without_its_pods_states_why(tmp_path: Path) -> None:
+    job = volcano_job("digits", "Terminated")
+    assert single_run(cluster_of(tmp_path, job, rejected("digits"))).reasons == (REJECTED,)
+    flow = job_flow("run-1", "Running", prepare="Completed", train="Terminated")
+    step = step_job("run-1", "train", "Terminated")
+    found = single_run(cluster_of(tmp_path, flow, step, rejected("run-1-1-train")))
+    assert found.reasons == (REJECTED,)
+
+
+def test_reason_of_a_failed_pod_precedes_an_earlier_rejection(tmp_path: Path) -> None:
+    job, failed = volcano_job("digits", "Failed"), pod("digits", phase="Failed", **ended())
+    (reason,) = single_run(cluster_of(tmp_path, job, failed, rejected("digits"))).reasons
+    assert reason == "digits-worker-0: exit code 1 (Error)"
+
+
 def test_podgroups_of_finished_and_suspended_jobs_have_no_position(tmp_path: Path) -> None:
     found = read_runs(
         cluster_of(

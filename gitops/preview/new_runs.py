@@ -12,7 +12,7 @@ from gitops.prices import Prices
 
 _HOUR = 3600
 _ROLES = ("training", "interactive")
-_REJECTED = (
+REJECTION_EFFECT = (
     "Volcano terminates a Volcano Job after about three minutes without its pods; other kinds wait."
 )
 
@@ -112,7 +112,8 @@ def waiting(
             and runs - queued
             and (text := _shortage(f"The {row.what}", row, inside))
         ):
-            yield f"{text}: the API server may reject pods of {_names(runs - queued)}. {_REJECTED}"
+            rejected = f"the API server may reject pods of {_names(runs - queued)}"
+            yield f"{text}: {rejected}. {REJECTION_EFFECT}"
 
 
 def _shortage(limit: str, row: LimitRow, earlier: Iterable[Demand]) -> str:

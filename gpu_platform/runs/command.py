@@ -148,6 +148,7 @@ def _report_cost(
     options: argparse.Namespace, member: Member, run: Submission, description: Description
 ) -> None:
     from gitops import prices
+    from gitops.preview.new_runs import REJECTION_EFFECT
     from gpu_platform.runs import submission
     from kube.quantities import quantity_or_none
 
@@ -167,7 +168,7 @@ def _report_cost(
         if remaining < requested:
             sys.stderr.write(
                 f"{run.name}: {remaining:f} of {limit} {resource} are left in quota {name}, so the "
-                "run's pods wait until other runs finish\n"
+                f"API server may reject the run's pods. {REJECTION_EFFECT}\n"
             )
     sys.stderr.write(f"{run.name}: {_free_capacity(member, run.job.queue, resource, requested)}\n")
 

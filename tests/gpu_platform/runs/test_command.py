@@ -226,6 +226,20 @@ def test_free_devices_in_the_queue_are_reported(
     assert message in capsys.readouterr().err
 
 
+def test_run_that_exceeds_the_quota_is_reported(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Member, "description", lambda self: PLATFORM)
+    monkeypatch.setattr(Member, "quota", lambda *_: iter([("team", "8", "8")]))
+    monkeypatch.setattr(Member, "queue", lambda *_: None)
+    assert main(["run", str(files / "job.yaml"), "--namespace", "vision", "--dry-run"]) == 0
+    assert (
+        "0 of 8 nvidia.com/gpu are left in quota team, so the API server may reject the run's "
+        "pods. Volcano terminates a Volcano Job after about three minutes without its pods; other "
+        "kinds wait."
+    ) in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGHUP])
 def test_terminated_command_cleans_up_before_it_exits(tmp_path: Path, ending: int) -> None:
     kubectl, started = tmp_path / "kubectl", tmp_path / "started"

@@ -1,20 +1,20 @@
 """Detection of previews that are incomplete because the API server cannot validate them.
 
 The provider requests the result of each change from the API server (server-side dry run). If the
-user is not allowed to create and patch objects, or the API server does not respond, the provider
-silently compares only the manifests.
+user is not allowed to create and patch objects, the cluster lacks their kind, or the API server
+does not respond, the provider silently compares only the manifests.
 """
 
 import json
 import subprocess
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.stack_file import document, section
 from kube.kinds import KINDS
-from kube.names import LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
+from kube.names import BATCH_GROUP, LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
 
 _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
@@ -44,8 +44,11 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     if reason := _kubectl_problem(configuration):
         return (_unknown_validation(reason),)
     accesses = list(_required_permissions(configuration)) if dry_run else []
+    options = kubectl_options(configuration)
     try:
-        results = _check_access(stack, accesses, kubectl_options(configuration))
+        results = _check_access(stack, accesses, options)
+        kinds = _external_kinds(configuration) if results else set()
+        missing = ", ".join(f"`{name}`" for name in _missing_kinds(stack, kinds, options))
     except GitopsError as error:
         if cluster:
             raise
@@ -57,12 +60,13 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         for each, allowed in zip(accesses, results, strict=True)
         if not allowed
     )
-    if not denied:
-        return ()
-    return (
+    notices = {
         f"Not validated by the API server: this user is not allowed to {denied}, so the preview "
-        "shows changed manifests, but not what the API server would reject or replace.",
-    )
+        "shows changed manifests, but not what the API server would reject or replace.": denied,
+        f"Not validated by the API server: the cluster lacks {missing}. Install the operator "
+        "before the update, which fails otherwise.": missing,
+    }
+    return tuple(notice for notice, found in notices.items() if found)
 
 
 def _unknown_validation(reason: str) -> str:
@@ -108,6 +112,15 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
     for kind in sorted(KINDS.keys() & kinds):
         resource = KINDS[kind].resource
         yield resource.group, resource.plural, "", True
+
+
+def _external_kinds(configuration: dict[str, Any]) -> set[str]:
+    """Return the names of the custom resources whose operators the stack does not install."""
+    provided = {"", "apps", "batch"}
+    if section(configuration, "volcano").get("install", True):
+        provided |= {SCHEDULING_GROUP, BATCH_GROUP}
+    objects = _objects(configuration)
+    return {f"{plural}.{group}" for group, plural, *_ in objects if group not in provided}
 
 
 def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
@@ -158,12 +171,34 @@ def _check_access(
     ]
     manifests = json.dumps({"apiVersion": "v1", "kind": "List", "items": reviews})
     output = 'jsonpath={.status.allowed}{"\\n"}'
-    command = ["kubectl", "create", "--validate=false", "--filename=-", "--output", output]
-    # --request-timeout is not used, because kubectl would then ignore the in-cluster configuration.
-    command += options
+    command = ["create", "--validate=false", "--filename=-", "--output", output]
     try:
-        done = subprocess.run(
-            command,
+        done = _kubectl(stack, [*command, *options], manifests)
+    except FileNotFoundError:
+        return None
+    results = done.stdout.split()
+    if done.returncode != 0 or len(results) != len(reviews):
+        raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())
+    return [result == "true" for result in results][: len(accesses)]
+
+
+def _missing_kinds(stack: Stack, names: Collection[str], options: Sequence[str]) -> list[str]:
+    """Return the names of custom resources that the cluster lacks."""
+    if not names:
+        return []
+    # If an aggregated API is not available, kubectl fails, but prints all other resources.
+    done = _kubectl(stack, ["api-resources", "--output=name", *options])
+    existing = done.stdout.split()
+    return sorted({*names}.difference(existing)) if existing else []
+
+
+def _kubectl(
+    stack: Stack, arguments: Sequence[str], manifests: str = ""
+) -> subprocess.CompletedProcess[str]:
+    # --request-timeout is not used, because kubectl would then ignore the in-cluster configuration.
+    try:
+        return subprocess.run(
+            ["kubectl", *arguments],
             cwd=stack.project,
             input=manifests,
             capture_output=True,
@@ -171,14 +206,8 @@ def _check_access(
             timeout=_TIMEOUT_SECONDS,
             check=False,
         )
-    except FileNotFoundError:
-        return None
     except subprocess.TimeoutExpired:
         raise _unreachable(stack, f"no response within {_TIMEOUT_SECONDS} seconds") from None
-    results = done.stdout.split()
-    if done.returncode != 0 or len(results) != len(reviews):
-        raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())
-    return [result == "true" for result in results][: len(accesses)]
 
 
 def _unreachable(stack: Stack, reason: str) -> GitopsError:

@@ -29,8 +29,9 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
 
 def kubectl(folder: Path, answer: str) -> None:
     program = folder / "kubectl"
-    text = f'#!/bin/sh\necho "$@" > {folder}/options\n/bin/cat > {folder}/reviews\n{answer}\n'
-    program.write_text(text)
+    kinds = "[ $1 = api-resources ] && { echo jobsets.jobset.x-k8s.io; exit; }"
+    files = f'echo "$@" > {folder}/options\n/bin/cat > {folder}/reviews'
+    program.write_text(f"#!/bin/sh\n{kinds}\n{files}\n{answer}\n")
     program.chmod(0o755)
 
 
@@ -59,8 +60,9 @@ def test_multi_node_service_requires_rights_for_leaderworkersets(stack: Stack) -
         "chat: {server: {nnodes: 2}}}}}"
     )
     kubectl(stack.project, answers(True, True, True, False))
-    (notice,) = probe(stack)
-    assert "this user is not allowed to `patch leaderworkersets`, so" in notice
+    denied, missing = probe(stack)
+    assert "this user is not allowed to `patch leaderworkersets`, so" in denied
+    assert "the cluster lacks `leaderworkersets.leaderworkerset.x-k8s.io`." in missing
     reviews = json.loads((stack.project / "reviews").read_text())["items"]
     names = [review["spec"]["resourceAttributes"].get("name") for review in reviews]
     assert names == [None, "digits", None, "chat"]
@@ -72,6 +74,21 @@ def test_missing_right_is_reported(stack: Stack) -> None:
     assert notice.startswith(
         "Not validated by the API server: this user is not allowed to "
         "`patch persistentvolumeclaims`, so"
+    )
+
+
+@pytest.mark.parametrize("installs_volcano", [True, False])
+def test_kinds_that_the_cluster_lacks_are_reported(stack: Stack, installs_volcano: bool) -> None:
+    stack.file.write_text(
+        f"config: {{gpu-platform:volcano: {{install: {str(installs_volcano).lower()}}}, "
+        "gpu-platform:training: {jobs: {a: {kind: ray}, b: {kind: jobset}, c: {kind: indexed}, "
+        "d: {}}}}"
+    )
+    kubectl(stack.project, answers(*[True] * 8))
+    volcano = "" if installs_volcano else "`jobs.batch.volcano.sh`, "
+    assert probe(stack) == (
+        f"Not validated by the API server: the cluster lacks {volcano}`rayjobs.ray.io`. Install "
+        "the operator before the update, which fails otherwise.",
     )
 
 

@@ -226,6 +226,8 @@ def _display_kind(resource: Resource) -> str:
         "PersistentVolume": "Volume",
         "Release": "Chart release",
     }
+    if is_sweep(resource):
+        return "Sweep"
     if _is_run(resource):
         return "Training run"
     return names.get(resource.kind, resource.kind)
@@ -239,6 +241,8 @@ def _sentences(change: Change, resource: Resource, state: State | None) -> tuple
     if resource.is_kind("", "Namespace"):
         kept = "Its content is kept." if change.is_retained else _NAMESPACE_DELETED
         return _DATA, [kept]
+    if is_sweep(resource):
+        return _RUNS, [_SWEEP_REMOVED]
     if _is_run(resource):
         return _RUNS, list(_run_effects(change, state))
     stays = change.is_retained and change.step.operation == "delete"
@@ -259,6 +263,10 @@ _SCHEDULE_SUSPENDED = "is suspended: it starts no new runs. An active run contin
 _RUN_STOPPED = (
     "is stopped permanently: its pods are terminated, the work since the last checkpoint is lost, "
     "and it cannot be resumed."
+)
+_SWEEP_REMOVED = (
+    "Its trials stay in the cluster, and running trials continue and hold their GPUs until they "
+    "end. `python -m gpu_platform stop` stops them."
 )
 _DELETED_LAST = (
     "is deleted at the end of the update, because an earlier update replaced it and failed before "

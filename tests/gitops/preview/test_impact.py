@@ -234,14 +234,23 @@ def test_server_of_an_untrained_run_is_reported() -> None:
     assert texts_of(plans.same(plans.volcano_job("run-11111111")), server_update) == []
 
 
-def test_server_of_a_changed_sweeps_winner_is_reported() -> None:
-    def sweep_template(trials: int) -> plans.Manifest:
-        template = {**plans.volcano_job("digits-sweep"), "kind": "JobTemplate"}
-        template["apiVersion"] = "flow.volcano.sh/v1alpha1"
-        bounds = {"gpu-platform.dev/sweep-parallel": "1", "gpu-platform.dev/sweep-trials": trials}
-        template["metadata"]["annotations"] = bounds
-        return template
+def sweep_template(trials: int) -> plans.Manifest:
+    template = {**plans.volcano_job("digits-sweep"), "kind": "JobTemplate"}
+    template["apiVersion"] = "flow.volcano.sh/v1alpha1"
+    bounds = {"gpu-platform.dev/sweep-parallel": "1", "gpu-platform.dev/sweep-trials": trials}
+    template["metadata"]["annotations"] = bounds
+    return template
 
+
+def test_trials_of_a_removed_sweep_continue() -> None:
+    (text,) = texts_of(plans.step("delete", sweep_template(8)))
+    assert text == (
+        "Sweep `digits-sweep` is deleted. Its trials stay in the cluster, and running trials "
+        "continue and hold their GPUs until they end. `python -m gpu_platform stop` stops them."
+    )
+
+
+def test_server_of_a_changed_sweeps_winner_is_reported() -> None:
     def serving_winner(link: str) -> plans.Manifest:
         deployment = serving(link)
         (container,) = deployment["spec"]["template"]["spec"]["containers"]

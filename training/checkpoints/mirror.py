@@ -159,7 +159,9 @@ class Mirror:
 
     def _seal(self, name: str) -> Seal | None:
         text = self._store.read(f"{name}/{SEAL_FILE}")
-        seal = storage.parse_seal(text) if text is not None else None
+        if text is None:
+            return None
+        seal = storage.parse_seal(text, f"{self._store.url}/{name}")
         return seal if isinstance(seal, Seal) else None
 
 

@@ -14,7 +14,7 @@ from pydantic.dataclasses import dataclass
 
 from workload import files
 from workload.catalog import Option
-from workload.configuration import first_problem
+from workload.configuration import ConfigurationError, first_problem
 from workload.files import describe, publish_folder, remove_folder, sha256_of, write_atomically
 
 SEAL_FILE: Final = "checkpoint.json"
@@ -36,7 +36,7 @@ class Position:
 class File(BaseModel):
     """File of a checkpoint, as listed in the seal."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="ignore", frozen=True)
 
     name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     size: int = Field(ge=0, description="Size in bytes.")
@@ -46,7 +46,7 @@ class File(BaseModel):
 class Seal(BaseModel):
     """Content of checkpoint.json, which is written last."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, protected_namespaces=())
+    model_config = ConfigDict(extra="ignore", frozen=True, protected_namespaces=())
 
     model: str
     model_options: dict[str, Option]
@@ -127,18 +127,28 @@ def read_seal(path: Path) -> Seal | str:
     Raise OSError if it exists but cannot be read.
     """
     try:
-        return parse_seal((path / SEAL_FILE).read_bytes())
+        return parse_seal((path / SEAL_FILE).read_bytes(), str(path))
     except FileNotFoundError as error:
         return f"{SEAL_FILE} cannot be read: {error.strerror}"
     except OSError as error:
         raise _unreadable(path, SEAL_FILE, error) from None
 
 
-def parse_seal(text: bytes) -> Seal | str:
-    """Parse a seal. Return the seal, or a description of what is wrong with the text."""
+def parse_seal(text: bytes, location: str) -> Seal | str:
+    """Parse the seal of the checkpoint at `location`; return it, or a description of its damage.
+
+    Raise ConfigurationError if another version of the program wrote it in another format. Such a
+    checkpoint is not damaged, and the next save would remove a checkpoint that is skipped.
+    """
     try:
         return Seal.model_validate_json(text)
     except ValidationError as error:
+        for problem in error.errors():
+            if problem["loc"] == ("format",):
+                raise ConfigurationError(
+                    f"{location}/{SEAL_FILE} has format {problem['input']}, but this version reads "
+                    "format 2: resume with the version that wrote it, or choose another run_dir"
+                ) from None
         return f"{SEAL_FILE} has changed since it was written: {first_problem(error, 'it')}"
 
 

@@ -1,4 +1,5 @@
 import errno
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +18,7 @@ from training.checkpoints.storage import (
     rotate,
     seal_checkpoint,
 )
+from workload.configuration import ConfigurationError
 from workload.files import checkpoint_of, create_unfinished, list_checkpoints, recover
 
 TENSORS = "shard-00001-model-00001-of-00001.safetensors"
@@ -142,6 +144,20 @@ def test_an_unreadable_checkpoint_is_not_damaged(
     monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=error))
     with pytest.raises(OSError, match="Input/output error"):
         checkpoint_problem(path)
+
+
+def change_seal(path: Path, **changes: object) -> None:
+    seal = json.loads((path / SEAL_FILE).read_bytes())
+    (path / SEAL_FILE).write_text(json.dumps(seal | changes))
+
+
+def test_checkpoint_of_a_newer_program_is_not_damaged(folder: Path) -> None:
+    path = folder / "step-00000003"
+    change_seal(path, new_field=1)
+    assert checkpoint_problem(path) is None
+    change_seal(path, format=3, files=None)
+    with pytest.raises(ConfigurationError, match="has format 3, but this version reads format 2"):
+        read_seal(path)
 
 
 def test_save_after_a_resume_removes_checkpoints_of_later_steps(folder: Path) -> None:

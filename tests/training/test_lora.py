@@ -261,6 +261,22 @@ def test_optimizer_state_and_averages_are_kept_only_for_adapters(
         train("run", **settings | full)
 
 
+def test_unfinished_run_does_not_resume_with_another_scale(
+    base: Path, train: Train, tmp_path: Path
+) -> None:
+    settings = gpt_settings(tmp_path, epochs=1)
+    assert train("run", **settings) == exit_codes.DONE
+    (tmp_path / "run/export/manifest.json").unlink()
+    with pytest.raises(ConfigurationError, match=rf"lora_alpha: {ALPHA}, now {ALPHA + 1}"):
+        train("run", **settings | {"lora_alpha": ALPHA + 1})
+    # Checkpoints of earlier versions do not contain the scale.
+    [seal] = (tmp_path / "run/checkpoints").glob("*/checkpoint.json")
+    content = json.loads(seal.read_bytes())
+    del content["lora_alpha"]
+    seal.write_text(json.dumps(content))
+    assert train("run", **settings) == exit_codes.DONE
+
+
 def test_new_adapter_initially_has_no_effect(base: Path, train: Train, tmp_path: Path) -> None:
     no_change = {"learning_rate": 1e-12, "weight_decay": 0, "optimizer": "sgd"}
     assert (

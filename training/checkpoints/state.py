@@ -118,7 +118,7 @@ def _find_fault(run: Run, path: Path, seal: Seal) -> str | None:
     return next((each for each in gather(fault, run.saver.group) if each is not None), None)
 
 
-def _identity(run: Run) -> dict[str, str | int | dict[str, Option]]:
+def _identity(run: Run) -> dict[str, str | int | float | dict[str, Option] | None]:
     config = run.config
     return {
         "model": config.model,
@@ -128,6 +128,8 @@ def _identity(run: Run) -> dict[str, str | int | dict[str, Option]]:
         "optimizer": config.optimizer,
         "seed": config.seed,
         "data_sha256": run.data.identity,
+        # Rank and targets determine the names and shapes of tensors, but the scale does not.
+        "lora_alpha": config.lora_alpha if config.lora_rank else None,
     }
 
 
@@ -135,7 +137,9 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
     differences = [
         f"{name}: {getattr(seal, name)}, now {value}"
         for name, value in _identity(run).items()
-        if getattr(seal, name) not in (value, None) and name != "model_options"
+        if None not in (value, getattr(seal, name))
+        and value != getattr(seal, name)
+        and name != "model_options"
     ]
     options = run.config.model_options
     if not equal_options(run.config.model, seal.model_options, options):

@@ -57,6 +57,9 @@ class Seal(BaseModel):
     data_sha256: str | None = Field(
         default=None, description="Digest of the data set; None in older checkpoints."
     )
+    lora_alpha: float | None = Field(
+        default=None, description="None without LoRA and in older checkpoints."
+    )
     position: Position
     processes: int
     seconds: float = Field(description="Seconds of training so far.")

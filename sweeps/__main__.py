@@ -15,7 +15,7 @@ from lightkube import Client
 
 from infra.sweep import parse_plan
 from sweeps.controller import Controller
-from workload.manifest import UnavailableError
+from workload.manifest import UnavailableExportError
 
 _log = logging.getLogger("sweeps")
 
@@ -54,7 +54,7 @@ def _step(controller: Controller) -> bool:
     """
     try:
         return controller.step()
-    except (HTTPError, OSError, UnavailableError) as error:
+    except (HTTPError, OSError, UnavailableExportError) as error:
         _log.warning("%s: %s", type(error).__name__, error)
         return False
 

@@ -38,7 +38,7 @@ from sweeps.decisions import (
 )
 from sweeps.study import Study, lock
 from sweeps.summary import summarize
-from workload.manifest import ExportError, Manifest, UnavailableError, read_manifest
+from workload.manifest import ExportError, Manifest, UnavailableExportError, read_manifest
 from workload.progress import PROGRESS_FILE, Epoch, Evaluated, parse
 
 _Job = create_namespaced_resource(JOB.group, JOB.version, JOB.kind, JOB.plural)
@@ -346,11 +346,11 @@ class Controller:
 def _read_export(directory: Path) -> Manifest | None:
     """Return the manifest of an export, or None if it is missing or damaged.
 
-    Raise UnavailableError if it cannot be read at the moment.
+    Raise UnavailableExportError if it cannot be read at the moment.
     """
     try:
         return read_manifest(directory)
-    except UnavailableError:
+    except UnavailableExportError:
         raise
     except ExportError:
         return None

@@ -42,6 +42,7 @@ def run(config: TrainingConfig) -> int:
     from training.gang.world import read_world, use_threads
     from training.run import DivergedError
     from training.train import run as train
+    from workload.manifest import UnavailableExportError
 
     gc.freeze()
     gc.enable()
@@ -49,7 +50,7 @@ def run(config: TrainingConfig) -> int:
     try:
         use_threads(os.environ)
         return train(config, read_world(os.environ))
-    except UnavailableError as error:
+    except (UnavailableError, UnavailableExportError) as error:
         return fail(str(error), exit_codes.FAILED)
     except (ConfigurationError, DataError, DivergedError, exit_codes.FatalError) as error:
         return fail(str(error), exit_codes.BAD_INPUT)

@@ -26,7 +26,7 @@ from training.export.huggingface import (
     write_json,
 )
 from workload.files import write_atomically
-from workload.manifest import ExportError
+from workload.manifest import ExportError, read_error
 from workload.models.gpt import Gpt
 
 ADAPTER_DIRECTORY: Final = "adapter"
@@ -187,7 +187,8 @@ def load_adapter(directory: Path, model: Gpt) -> tuple[str, Lora]:
         content = (directory / _WEIGHTS_FILE).read_bytes()
         found = load(content)
     except (SafetensorError, OSError) as error:
-        raise ExportError(f"{directory / _WEIGHTS_FILE} is not readable: {error}") from None
+        message = f"{directory / _WEIGHTS_FILE} is not readable: {error}"
+        raise read_error(message, error) from None
     targets = frozenset(match[1] for match in map(_LAYER.search, found) if match)
     names = _tensor_names(len(model.blocks), targets)
     if not found or found.keys() != names.keys():

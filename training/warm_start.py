@@ -20,7 +20,12 @@ from training.run import Run
 from workload.catalog import equal_options
 from workload.configuration import ConfigurationError
 from workload.export import read_weights, tensors_of
-from workload.manifest import MANIFEST_FILE, ExportError, read_manifest
+from workload.manifest import (
+    MANIFEST_FILE,
+    ExportError,
+    UnavailableExportError,
+    read_manifest,
+)
 from workload.models import build
 from workload.models.gpt import Gpt
 from workload.run import on_rank0
@@ -37,7 +42,8 @@ def load_initial_weights(run: Run) -> Report:
     """Load the weights of `init_from` into all processes; return a report.
 
     Only rank 0 reads the files. Raise ConfigurationError if the weights do not exist, are damaged,
-    do not have the required digest, or do not fit the model.
+    do not have the required digest, or do not fit the model, and UnavailableExportError if they
+    cannot be read at the moment.
     """
     weights: dict[str, ValueType] = {}
 
@@ -62,6 +68,8 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
         model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
     try:
         digest, found, problems = _read_source(run, model)
+    except UnavailableExportError:
+        raise
     except ExportError as error:
         raise ConfigurationError(
             f"init_from {config.init_from}: {error}; set it to the directory of a finished run "
@@ -124,6 +132,8 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
         )
     try:
         digest, found = load_adapter(directory, model)
+    except UnavailableExportError:
+        raise
     except ExportError as error:
         raise ConfigurationError(
             f"init_adapter {directory}: {error}; set it to the PEFT directory of a LoRA adapter of "

@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
 from workload.configuration import ConfigurationError
-from workload.manifest import ExportError, Manifest, Weights, checked_file
+from workload.manifest import ExportError, Manifest, Weights, checked_file, read_error
 from workload.models import build
 
 
@@ -103,7 +103,7 @@ def _read_tensors(path: Path) -> dict[str, Tensor]:
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:
-        raise ExportError(f"{path} is not a readable safetensors file: {error}") from error
+        raise read_error(f"{path} is not a readable safetensors file: {error}", error) from error
 
 
 def torchao(module: str) -> ModuleType:

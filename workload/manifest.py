@@ -25,14 +25,20 @@ class ExportError(Exception):
     """An export or the result of a step is missing, damaged or unsuitable."""
 
 
-class UnavailableError(ExportError):
-    """A file cannot be read at the moment, because its storage is unavailable. It may be intact."""
+class UnavailableExportError(ExportError):
+    """A file of an export cannot be read at the moment, because its storage is unavailable.
+
+    The file may be intact.
+    """
 
 
-def read_error(path: Path, cause: OSError) -> ExportError:
-    """Return an UnavailableError if `cause` is an error of network storage, else an ExportError."""
-    message = f"{path} cannot be read: {cause.strerror}"
-    return UnavailableError(message) if cause.errno in UNAVAILABLE else ExportError(message)
+def read_error(message: str, cause: Exception) -> ExportError:
+    """Return an UnavailableExportError if `cause` is an error of network storage.
+
+    Otherwise, return an ExportError.
+    """
+    is_unavailable = isinstance(cause, OSError) and cause.errno in UNAVAILABLE
+    return UnavailableExportError(message) if is_unavailable else ExportError(message)
 
 
 class File(BaseModel):
@@ -207,7 +213,7 @@ def read_manifest(directory: Path) -> Manifest:
     except FileNotFoundError:
         raise ExportError(f"{path} does not exist yet") from None
     except OSError as error:
-        raise read_error(path, error) from None
+        raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
     return parse_manifest(text, str(path))
 
 
@@ -239,7 +245,7 @@ def checked_file(directory: Path, file: File, progress: Callable[[], object] = i
             raise ExportError(f"{path} has {size} bytes, but the manifest states {file.size}")
         digest = sha256_of(path, progress)
     except OSError as error:
-        raise read_error(path, error) from None
+        raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
     if digest != file.sha256:
         raise ExportError(
             f"{path} has sha256 {digest[:12]}…, but the manifest states {file.sha256[:12]}…: "

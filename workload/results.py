@@ -33,7 +33,7 @@ from workload.manifest import (
     MANIFEST_FILE,
     ExportError,
     File,
-    UnavailableError,
+    UnavailableExportError,
     checked_file,
     read_error,
     read_manifest,
@@ -181,7 +181,7 @@ def read_result(directory: Path) -> StepManifest:
     try:
         return StepManifest.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise read_error(path, error) from None
+        raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
     except ValidationError as error:
         raise ExportError(f"{path} is damaged: {first_problem(error, 'the document')}") from None
 
@@ -189,13 +189,13 @@ def read_result(directory: Path) -> StepManifest:
 def complete_result(directory: Path) -> StepManifest | None:
     """Return the manifest of a result; None if the result is missing or damaged.
 
-    Raise UnavailableError if the result cannot be read at the moment.
+    Raise UnavailableExportError if the result cannot be read at the moment.
     """
     try:
         manifest = read_result(directory)
         for artifact in manifest.artifacts.values():
             checked_file(directory, artifact)
-    except UnavailableError:
+    except UnavailableExportError:
         raise
     except ExportError:
         return None

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from workload.exit_codes import BAD_INPUT, DONE, FAILED, INTERRUPTED
-from workload.manifest import ExportError, UnavailableError, read_manifest
+from workload.manifest import ExportError, UnavailableExportError, read_manifest
 from workload.promotion import parse_named, violations
 from workload.report import emit
 from workload.results import (
@@ -43,7 +43,7 @@ def main() -> NoReturn:
     options = _parser().parse_args()
     try:
         _step(options)
-    except (OSError, UnavailableError) as error:
+    except (OSError, UnavailableExportError) as error:
         # For example, the volume may be full. A retry of the step may succeed.
         emit("step_failed", step=options.name, error=str(error))
         sys.exit(FAILED)
@@ -53,7 +53,7 @@ def _step(options: argparse.Namespace) -> NoReturn:
     try:
         reason = _skip_reason(options)
         inputs = {} if reason else _inputs(options)
-    except UnavailableError:
+    except UnavailableExportError:
         raise
     except (ExportError, ValueError) as error:
         _fail(options, error)

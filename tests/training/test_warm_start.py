@@ -1,3 +1,4 @@
+import errno
 import hashlib
 import json
 import shutil
@@ -15,7 +16,7 @@ from tests.training.programs import start_gang
 from training.config import TrainingConfig
 from workload import exit_codes
 from workload.configuration import ConfigurationError
-from workload.manifest import read_manifest
+from workload.manifest import UnavailableExportError, read_manifest
 
 Train = Callable[..., int]
 STILL = {"optimizer": "sgd", "learning_rate": 1e-12, "weight_decay": 0, "schedule": "constant"}
@@ -74,6 +75,48 @@ def test_every_process_starts_with_the_weights_of_the_export(
     report = start_event(gang[0].text)["initial_weights"]
     assert (report["loaded"], report["missing"], report["ignored"]) == (len(before), [], [])
     assert report["sha256"] == read_manifest(tmp_path / "first/export").weights.sha256
+
+
+def make_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every attempt to open the file fail, as if its NFS server did not answer."""
+    open_file = Path.open
+
+    def fail(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self == path:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return open_file(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", fail)
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"),
+    [
+        ("manifest.json", "init_from"),
+        ("model.safetensors", "init_from"),
+        ("huggingface/config.json", "init_from"),
+        ("huggingface/model.safetensors", "init_from"),
+        ("adapter/adapter_config.json", "init_adapter"),
+        ("adapter/adapter_model.safetensors", "init_adapter"),
+    ],
+)
+def test_unavailable_weights_are_not_invalid(
+    name: str,
+    setting: str,
+    texts: str,
+    train: Train,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = {**GPT, "model_options": SMALL, "data_dir": texts}
+    lora = {"lora_rank": 2, "init_from": str(tmp_path / "first")}
+    assert train("first", **settings) == exit_codes.DONE
+    assert train("tuned", **settings, **lora) == exit_codes.DONE
+    path = tmp_path / ("tuned" if setting == "init_adapter" else "first") / "export" / name
+    settings |= {"init_from": str(tmp_path / "first"), setting: str(path.parent)}
+    make_unavailable(path, monkeypatch)
+    with pytest.raises(UnavailableExportError, match="Stale file handle"):
+        train("second", **settings)
 
 
 def test_resumed_run_does_not_need_the_initial_export(

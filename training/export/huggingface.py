@@ -22,7 +22,7 @@ from training.config import TrainingConfig
 from training.data.manifest import TokensManifest, read_manifest
 from training.data.samples import DataError
 from workload.files import write_atomically
-from workload.manifest import WEIGHTS_FILE, ExportError
+from workload.manifest import WEIGHTS_FILE, ExportError, read_error
 from workload.models.gpt import Gpt
 
 HUGGINGFACE_DIRECTORY: Final = "huggingface"
@@ -151,7 +151,7 @@ def read_huggingface(
                     beat()
             tensors |= load_file(path)
         except (SafetensorError, OSError) as error:
-            raise ExportError(f"{path} is not a readable safetensors file: {error}") from None
+            raise read_error(f"{path} is not a readable safetensors file: {error}", error) from None
     dtype = model.embedding.weight.dtype
     converted = {name: each.to(dtype) for name, each in tensors.items()}
     read = gpt_tensors(converted, len(model.blocks))
@@ -212,7 +212,7 @@ def read_json(path: Path) -> dict[str, Any]:
     try:
         content = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError) as error:
-        raise ExportError(f"{path} is not readable JSON: {error}") from None
+        raise read_error(f"{path} is not readable JSON: {error}", error) from None
     if not isinstance(content, dict):
         raise ExportError(f"{path} is not a JSON object")
     return content

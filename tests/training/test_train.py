@@ -28,7 +28,7 @@ from workload import exit_codes, files
 from workload.catalog import checked_options
 from workload.configuration import ConfigurationError
 from workload.exit_codes import FatalError
-from workload.manifest import checked_file, read_manifest
+from workload.manifest import UnavailableExportError, checked_file, read_manifest
 from workload.progress import PROGRESS_FILE
 
 Train = Callable[..., int]
@@ -343,6 +343,20 @@ def test_run_is_not_started_again_if_its_checkpoints_cannot_be_read(
             train(epochs=3)
     train(epochs=3)
     assert [event["step"] for event in all_events(capsys) if event["event"] == "resume"] == [46]
+
+
+def test_finished_run_is_not_exported_again_if_its_export_cannot_be_read(
+    train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(epochs=1)
+    path = tmp_path / "run/export/manifest.json"
+    before = files.stamp_of(path)
+    with monkeypatch.context() as patched:
+        error = OSError(errno.EIO, "Input/output error")
+        patched.setattr("workload.manifest.sha256_of", Mock(side_effect=error))
+        with pytest.raises(UnavailableExportError, match="Input/output error"):
+            train(epochs=1)
+    assert files.stamp_of(path) == before
 
 
 def test_run_directory_with_different_settings_is_rejected(train: Train, tmp_path: Path) -> None:

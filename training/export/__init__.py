@@ -29,6 +29,7 @@ from workload.manifest import (
     Artifact,
     ExportError,
     Manifest,
+    UnavailableExportError,
     Weights,
     checked_file,
     read_manifest,
@@ -139,11 +140,16 @@ def missing_results(config: TrainingConfig, manifest: Manifest) -> list[str]:
 
 
 def finished_export(directory: Path) -> Manifest | None:
-    """Return the manifest of a complete and undamaged export, or None."""
+    """Return the manifest of a complete and undamaged export, or None.
+
+    Raise UnavailableExportError if the export cannot be read at the moment.
+    """
     try:
         manifest = read_manifest(directory)
         for file in (manifest.weights, *manifest.artifacts):
             checked_file(directory, file)
+    except UnavailableExportError:
+        raise
     except ExportError:
         return None
     return manifest

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from training.config import TrainingConfig
 from training.data.manifest import TokensManifest, read_manifest
-from training.data.samples import DataError
+from training.data.samples import DataError, UnavailableError, require_available
 from workload.files import write_atomically
 from workload.manifest import WEIGHTS_FILE, ExportError, read_error
 from workload.models.gpt import Gpt
@@ -34,7 +34,7 @@ def write_huggingface(directory: Path, model: Gpt, config: TrainingConfig) -> No
     """Write weights, configuration and tokenizer to a Hugging Face directory.
 
     An existing directory is replaced. `model` may be on any device and is not modified. Raise
-    OSError or ExportError on failure.
+    OSError, UnavailableError or ExportError on failure.
     """
     shutil.rmtree(directory, ignore_errors=True)
     # NFS keeps files that a server has open.
@@ -226,7 +226,10 @@ def _tokenizer(config: TrainingConfig) -> bytes:
             manifest = read_manifest(directory)
             if isinstance(manifest, TokensManifest) and manifest.tokenizer is not None:
                 return (directory / manifest.tokenizer.file).read_bytes()
+        except UnavailableError:
+            raise
         except (DataError, OSError) as error:
+            require_available(directory, error)
             raise ExportError(f"the tokenizer cannot be read: {error}") from None
     return json.dumps(bytes_tokenizer()).encode()
 

@@ -15,9 +15,11 @@ from tools.environments import environment, run
 from training.config import TrainingConfig
 from training.data import load
 from training.data.__main__ import main as prepare
+from training.data.samples import UnavailableError
 from training.export import huggingface, write_export
-from training.export.huggingface import bytes_tokenizer
+from training.export.huggingface import bytes_tokenizer, write_huggingface
 from workload.models import build
+from workload.models.gpt import Gpt
 
 TEXT = "Grüße, wörld\n"
 OPTIONS = {"context": 32, "layers": 3, "heads": 2, "width": 48}
@@ -122,3 +124,16 @@ def test_full_disk_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(OSError, match="No space left"):
         exported(tmp_path, "text")
     assert not (tmp_path / "export/manifest.json").exists()
+
+
+def test_unavailable_tokenizer_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = TrainingConfig.model_validate(
+        {"model": "gpt", "dataset": "tokens", "data_dir": str(tmp_path), "model_options": OPTIONS}
+    )
+    model = build("gpt", config.model_options, 257, (OPTIONS["context"],))
+    assert isinstance(model, Gpt)
+    prepare_tokens(tmp_path)
+    error = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=error))
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        write_huggingface(tmp_path / "export", model, config)

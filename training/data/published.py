@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.images import Images
-from training.data.samples import DataError, read_error
+from training.data.samples import DataError, UnavailableError, read_error
 
 DIRECTORIES: Final[dict[str, str]] = {
     "mnist": "MNIST",
@@ -42,7 +42,8 @@ def fetch(name: str, directory: Path) -> None:
 
     The data set's directory appears only when it is complete. torchvision verifies the digests. If
     several processes on one machine call this function, the first one downloads and the others
-    wait. Raise DataError if the download fails.
+    wait. Raise UnavailableError if the download fails, and DataError if the directory is not
+    writable.
     """
     if name not in DIRECTORIES:
         raise DataError(
@@ -59,8 +60,10 @@ def fetch(name: str, directory: Path) -> None:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not target.is_dir():
                 _download(name, target)
-    except (OSError, RuntimeError, urllib.error.URLError) as error:
-        raise DataError(f"{name} cannot be downloaded to {directory}: {error}") from None
+    except (RuntimeError, urllib.error.URLError, ConnectionError, TimeoutError) as error:
+        raise UnavailableError(f"{name} cannot be downloaded to {directory}: {error}") from None
+    except OSError as error:
+        raise read_error(f"{name} cannot be downloaded to {directory}: {error}", error) from None
 
 
 def _download(name: str, target: Path) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from tests.training.data.files import write_cifar10, write_mnist
 from training.data import DataError, load, published
+from training.data.samples import UnavailableError
 
 
 @pytest.fixture
@@ -60,7 +61,7 @@ def test_an_archive_with_another_digest_is_rejected_and_removed(site: Path, tmp_
 
 def test_an_unreachable_site_is_reported(site: Path, tmp_path: Path) -> None:
     (site / "cifar-10-binary.tar.gz").unlink()
-    with pytest.raises(DataError, match="cifar10 cannot be downloaded to"):
+    with pytest.raises(UnavailableError, match="cifar10 cannot be downloaded to"):
         load("cifar10", tmp_path / "data", None, seed=0, download=True)
 
 
@@ -76,5 +77,6 @@ def test_only_published_data_sets_can_be_downloaded(tmp_path: Path) -> None:
 
 def test_an_unwritable_directory_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(DataError, match="mnist cannot be downloaded to"):
+    with pytest.raises(DataError, match="mnist cannot be downloaded to") as raised:
         load("mnist", tmp_path / "file", None, seed=0, download=True)
+    assert raised.type is DataError

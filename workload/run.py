@@ -253,16 +253,16 @@ class Run:
         if reserved := results.keys() & {"event", "export", "sha256", "already"}:
             raise FatalError(f"metric name {min(reserved)} is reserved: rename the metric")
 
-        def export(directory: Path) -> str:
+        def export(path: Path) -> str:
             if bad := [name for name, value in results.items() if not math.isfinite(value)]:
                 raise FatalError(f"metric {bad[0]} is {results[bad[0]]}: metrics must be finite")
-            write(directory)
-            listed = files.describe_all(directory)
+            write(path)
+            listed = {k: v for k, v in files.describe_all(path).items() if k != "manifest.json"}
             weights = listed.get("model.safetensors", {})
             content = {"metrics": results, "run": self.directory.name, **manifest}
             content |= {"files": [*listed.values()], "torch_version": torch.__version__}
             content |= {"weights": weights} if weights else {}
-            (directory / "manifest.json").write_text(json.dumps(content, indent=2))
+            (path / "manifest.json").write_text(json.dumps(content, indent=2))
             return str(weights.get("sha256", ""))
 
         self._vote.result()

@@ -333,6 +333,12 @@ def test_a_metric_may_have_the_name_of_a_parameter(
     assert (last["self"], last["text"]) == (0.5, 1)
 
 
+def test_manifest_of_the_program_is_replaced_and_not_listed(tmp_path: Path) -> None:
+    with Run(1, tmp_path) as run:
+        run.finish(lambda folder: (folder / "manifest.json").write_text("{}"), {})
+    assert json.loads((tmp_path / "export/manifest.json").read_text())["files"] == []
+
+
 def test_results_may_be_tensors(tmp_path: Path) -> None:
     with Run(1, tmp_path) as run:
         run.finish(write_checkpoint, {"accuracy": torch.tensor(0.5)})

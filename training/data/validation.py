@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from training.data.samples import DataError, Dataset, Samples, spread
+from training.data.samples import DataError, Dataset, Samples, read_error, spread
 from workload.configuration import first_problem
 from workload.files import write_atomically
 
@@ -181,7 +181,7 @@ def read_report(path: Path) -> DataReport:
     try:
         return DataReport.model_validate_json(path.read_bytes())
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
     except ValidationError as error:
         problem = first_problem(error, "the document")
         raise DataError(f"{path} is not a validation report: {problem}") from None

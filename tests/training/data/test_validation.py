@@ -1,15 +1,18 @@
 """Validation of data sets. Failures have the exit code of a permanent error."""
 
+import errno
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from training.data import load
 from training.data.__main__ import main
-from training.data.validation import stability_index
+from training.data.samples import UnavailableError
+from training.data.validation import read_report, stability_index
 from workload import exit_codes
 
 
@@ -141,3 +144,10 @@ def test_stability_index_is_zero_for_equal_distributions_and_finite_for_others()
     assert stability_index((0.5, 0.5), (0.5, 0.5)) == 0
     assert 0.1 < stability_index((0.7, 0.3), (0.5, 0.5)) < 0.3
     assert np.isfinite(stability_index((1.0, 0.0), (0.0, 1.0)))
+
+
+def test_unavailable_report_is_not_invalid(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    error = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=error))
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        read_report(tmp_path / "report.json")

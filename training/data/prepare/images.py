@@ -22,6 +22,7 @@ from training.data.samples import (
     DataError,
     Samples,
     is_visible,
+    read_error,
     require_available,
     visible_files,
 )
@@ -75,7 +76,7 @@ def from_directory(
     try:
         classes = tuple(sorted(path.name for path in directory.iterdir() if _is_class(path)))
     except OSError as error:
-        raise DataError(f"{directory} cannot be read: {error.strerror}") from None
+        raise read_error(f"{directory} cannot be read: {error.strerror}", error) from None
     for name in classes:
         # The manifest contains the class names.
         if not is_utf8(name):

@@ -14,7 +14,7 @@ from training.data.manifest import TokensManifest, write_manifest
 from training.data.prepare import documents
 from training.data.prepare.output import TokenWriter, finish_interrupted, new_dataset, part_of
 from training.data.progress import Progress, Report
-from training.data.samples import DataError
+from training.data.samples import DataError, read_error
 from training.data.text import BYTE_VOCABULARY, DTYPES, train_length
 
 MIN_PIECE_BYTES: Final = 2**18
@@ -57,7 +57,7 @@ def tokenizer_encoder(path: Path, end: str | None = None) -> Encoder:
         content = path.read_bytes()
         tokenizer = Tokenizer.from_buffer(content)
     except OSError as error:
-        raise DataError(f"{path} cannot be read: {error.strerror}") from None
+        raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
     except Exception as error:  # the package raises nothing more specific
         raise DataError(f"{path} is not a valid tokenizer.json: {error}") from None
     # Some files set a maximum length for a model's inputs, which would truncate longer texts.

@@ -42,11 +42,15 @@ def prepare(folder: Path, target: Path, *arguments: str) -> int:
     return main(["prepare", "images", *options, str(target)])
 
 
+@pytest.mark.parametrize("function", ["PIL.Image.open", "pathlib.Path.iterdir"])
 def test_unavailable_storage_is_an_error(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    function: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_pictures(tmp_path / "pictures")
-    monkeypatch.setattr(Image, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
+    monkeypatch.setattr(function, Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.FAILED
     assert "cannot be read: Input/output error" in capsys.readouterr().err
 

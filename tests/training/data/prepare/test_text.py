@@ -1,6 +1,8 @@
+import errno
 import json
 from itertools import groupby
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +15,8 @@ from training.data import check_prepared, load
 from training.data.__main__ import main
 from training.data.manifest import read_manifest
 from training.data.prepare import output, text
-from training.data.prepare.text import _character_start, _pieces
+from training.data.prepare.text import _character_start, _pieces, tokenizer_encoder
+from training.data.samples import UnavailableError
 from workload import exit_codes
 
 
@@ -301,3 +304,12 @@ def test_too_little_text_is_rejected(
     assert prepare(tmp_path / "text", tmp_path / "tokens") == 64
     assert message in capsys.readouterr().err
     assert not (tmp_path / "tokens/manifest.json").exists()
+
+
+def test_unavailable_tokenizer_is_not_invalid(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(errno.EIO, "Input/output error")
+    monkeypatch.setattr(Path, "read_bytes", Mock(side_effect=error))
+    with pytest.raises(UnavailableError, match="Input/output error"):
+        tokenizer_encoder(tmp_path / "tokenizer.json")

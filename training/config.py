@@ -19,8 +19,8 @@ from workload.progress import Epoch, Finished
 from workload.store import STORE_SCHEMES, URL
 
 DATASETS: Final[dict[str, tuple[DatasetName, ...]]] = {
-    "digits-net": ("digits", "synthetic"),
-    "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic"),
+    "digits-net": ("digits", "synthetic", "shards"),
+    "mnist-net": ("digits", "glyphs", "mnist", "fashion-mnist", "synthetic", "shards"),
     "gpt": TEXTS,
 }
 """Maps a model to its built-in data sets. The project's other models accept any of `IMAGES`. All

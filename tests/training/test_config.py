@@ -81,6 +81,12 @@ def test_setting_error_is_one_sentence(values: dict[str, object], sentence: str)
     assert sentence in message
 
 
+@pytest.mark.parametrize("model", ["digits-net", "mnist-net"])
+def test_models_with_small_inputs_accept_shards_of_small_images(model: str) -> None:
+    config = TrainingConfig.model_validate({"model": model, "dataset": "shards"})
+    assert config.dataset == "shards"
+
+
 def test_all_errors_are_reported_at_once_under_the_names_that_the_user_wrote() -> None:
     with pytest.raises(ConfigurationError) as caught:
         read_config(["--epochs=0", "--model=x"], {"TRAINING_BATCH_SIZE": "many"})

@@ -100,7 +100,10 @@ def enlarge(pixels: NDArray[np.uint8], shape: Shape) -> NDArray[np.uint8]:
     channels, height, width = pixels.shape[1:]
     factor = min(shape[1] // height, shape[2] // width) if len(shape) == 3 else 0
     if factor < 1 or shape[0] % channels:
-        raise DataError(f"images of {channels}x{height}x{width} do not fit into {shape}")
+        raise DataError(
+            f"images of {channels}x{height}x{width} do not fit into {shape}, the model's input: "
+            "prepare smaller images (or gray ones for one channel), or choose another model"
+        )
     pixels = pixels.repeat(factor, axis=2).repeat(factor, axis=3)
     pixels = pixels.repeat(shape[0] // channels, axis=1)
     rows, columns = shape[1] - height * factor, shape[2] - width * factor

@@ -153,12 +153,16 @@ def test_failed_run_of_every_kind_is_reported(cluster: FakeCluster, job: dict[st
         cluster.wait()
 
 
+VOLCANO_JOB = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "digits-1"}
+
+
 @pytest.mark.parametrize("waiting", ["wait", "wait_scheduled"])
 def test_admission_missed_by_volcanos_controllers_is_repeated(
     cluster: FakeCluster, monkeypatch: pytest.MonkeyPatch, waiting: str
 ) -> None:
     monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
     missed = group("digits-1", "Inqueue")
+    missed["metadata"] |= {"ownerReferences": [VOLCANO_JOB]}
     cluster.has(volcano_job("digits-1", "Pending"), missed)
     cluster.after_patch(
         volcano_job("digits-1", "Completed"), *(pod("digits-1", n) for n in range(2))
@@ -175,8 +179,7 @@ def test_run_is_restarted_if_volcano_missed_its_failed_pod(
 ) -> None:
     monkeypatch.setattr(runs, "REPAIR_DELAY_SECONDS", 0.05)
     gang = group("digits-1", "Running", min_member=2)
-    job = {"apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job", "name": "digits-1"}
-    gang["metadata"] = gang["metadata"] | {"ownerReferences": [job]}
+    gang["metadata"] |= {"ownerReferences": [VOLCANO_JOB]}
     pods = pod("digits-1", 0, "Failed"), pod("digits-1", 1, "Pending")
     cluster.has(volcano_job("digits-1", "Running"), gang, *pods)
     cluster.after_patch(
@@ -248,7 +251,7 @@ def test_run_suspended_by_its_settings_is_not_awaited(cluster: FakeCluster) -> N
 
 def test_run_with_steps_is_awaited_until_its_last_step_has_ended(cluster: FakeCluster) -> None:
     waits = group("digits-1-1-evaluate", "Inqueue", min_member=1)
-    waits["metadata"]["ownerReferences"] = [{"name": "digits-1-1-evaluate"}]
+    waits["metadata"]["ownerReferences"] = [VOLCANO_JOB | {"name": "digits-1-1-evaluate"}]
     cluster.has(
         job_flow("digits-1", "Running", train="Completed", evaluate="Pending"),
         step_job("digits-1", "evaluate", "Pending"),

@@ -133,7 +133,7 @@ class Layout:
         return self.cache / "images"
 
     def node(self, name: str) -> Path:
-        """Return the directory of a real node's files, except its image stores."""
+        """Return the directory that contains a real node's files, except its image stores."""
         return self.state / "nodes" / name
 
     def gpu_faults(self, node: str) -> Path:

@@ -284,7 +284,10 @@ class Platform:
 async def _cluster_uid(
     name: str, opts: pulumi.ResourceOptions | None, provider: kubernetes.Provider | None
 ) -> str | None:
-    """Return the UID of a provider's cluster; None if it is unknown or manifests are rendered."""
+    """Return the UID of a provider's cluster.
+
+    Return None if the UID is unknown, or if the provider only renders manifests.
+    """
     chosen = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(provider=provider))
     system = kubernetes.core.v1.Namespace.get(f"{name}-kube-system", "kube-system", chosen)
     metadata = await system.metadata.future()

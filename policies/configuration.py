@@ -114,7 +114,7 @@ class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
     Each entry of `rules` is a tuple: the rule, whether it is mandatory, and its settings.
-    `simulated` contains the same entries for the rules about simulations, which the pack does not
+    `simulated` contains such entries for the rules about simulations, which the pack does not
     evaluate.
     """
 

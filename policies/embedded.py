@@ -14,7 +14,7 @@ _TYPE_FIELDS = ("apiVersion", "kind")
 
 
 def embedded(resource: Resource) -> Iterator[Resource]:
-    """Yield the items of a list, and the objects at the paths in the record of the kind."""
+    """Yield the items of a list, and the objects at the paths that the kind's record lists."""
     for node in resource.listed:
         yield resource.list_item(node)
     record = resource.record

@@ -77,7 +77,7 @@ class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class
         return response
 
     def AnalyzeStack(self, request: Any, context: Any) -> Any:  # noqa: N802
-        """Check all resources together with all enabled stack policies."""
+        """Check the whole stack with all enabled stack policies."""
         response = proto.AnalyzeResponse()
         resources = [
             PolicyResource(

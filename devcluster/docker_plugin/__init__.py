@@ -35,8 +35,8 @@ def install(pulumi_home: Path, python: Path, path: str | None = None) -> Plugin:
     """Install the official Docker plugin or, if it is not available, the stand-in.
 
     `pulumi_home` is the project's PULUMI_HOME, `python` an interpreter with the project's
-    requirements, and `path` the PATH to search for `pulumi`. A download is not attempted while the
-    stand-in is installed, because changing the plugin would rebuild all images.
+    requirements installed, and `path` the PATH to search for `pulumi`. No download is attempted
+    while the stand-in is installed, because changing the plugin would rebuild all images.
     """
     plugin = pulumi_home / "plugins" / _DIRECTORY / _FILE
     if plugin.exists() and not _is_stand_in(plugin):

@@ -114,7 +114,7 @@ class Program(_Pin):
     module: str | None = Field(default=None, alias="from")
     file: str | None = None
     ask: tuple[str, ...] = ()
-    """Arguments with which an installed program prints its version."""
+    """Arguments that make an installed program print its version."""
     answer: str | None = None
     """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None

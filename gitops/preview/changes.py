@@ -42,8 +42,9 @@ class Change:
     def is_deleted_last(self) -> bool:
         """True if the engine deletes the new object at the end of the update.
 
-        This happens if an earlier update replaced the object and failed before deleting it, and
-        the replacement is reverted.
+        This happens if an earlier update replaced the object but failed before it deleted the old
+        one, and this update reverts the replacement. The old one is then the same object in the
+        cluster as the new one, and the engine still deletes it.
         """
         if self.step.new is None:
             return False

@@ -1,7 +1,8 @@
 """Open Inference Protocol V2 over REST: requests, responses and metadata.
 
-With the binary tensor extension, values follow the JSON in the order of the tensors (protocol:
-github.com/kserve/open-inference-protocol, and Triton's extension_binary_data.md).
+With the binary tensor extension, values follow the JSON in the order of the tensors. The protocol
+is specified in github.com/kserve/open-inference-protocol, and the extension in Triton's
+extension_binary_data.md.
 
 A client usually sends the same few hundred bytes of JSON before the binary values of each request.
 For a small request, parsing and serializing this JSON takes longer than everything else in the

@@ -296,8 +296,8 @@ def _series_without_rules(settings: StackSettings) -> Iterator[str]:
             affected["canary.rollback is set"] = no_rollback
         for setting, (effect, alternative) in affected.items():
             yield (
-                f"{service_key(key, setting)}, but the metrics of runtime {service.runtime} have "
-                "other names, and the stack creates no recording rules for them. Unless your "
-                f"Prometheus has such rules, {effect}: set {full_key('monitoring', 'prometheus')} "
-                f"to operator or plain, or {alternative}."
+                f"{service_key(key, setting)}, but runtime {service.runtime} exports its metrics "
+                "under different names, and the stack creates no recording rules for them. Unless "
+                f"your Prometheus has such rules, {effect}: set "
+                f"{full_key('monitoring', 'prometheus')} to operator or plain, or {alternative}."
             )

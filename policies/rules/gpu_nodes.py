@@ -39,7 +39,8 @@ class SharedConfig(RoleConfig):
 
     shared_resources: list[str] = Field(
         default=["*.shared"],
-        description="Names of GPU resources that may assign the same device several times.",
+        description="Names of GPU resources for which a device plugin may assign the same device "
+        "several times.",
     )
 
 

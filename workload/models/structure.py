@@ -16,7 +16,8 @@ def blocks(model: nn.Module) -> list[nn.Module]:
     """Return the modules that FSDP shards and activation checkpointing wraps, in model order.
 
     These are the outermost children of ModuleLists and the blocks of a ResNet. An empty list means
-    that the model has no such blocks. A block must be called as a module, not through its parts.
+    that the model has no such blocks. The model must call each block itself, because sharding and
+    checkpointing have no effect if it calls only the submodules of a block.
     """
     return list(_blocks(model))
 

@@ -8,10 +8,10 @@ import pulumi
 
 from infra.api_client import ApiClient
 from infra.component import Component
-from infra.manifests import Manifest
+from infra.manifests import RECORDER, Manifest
 from infra.pods import GpuNodes, Mount, Pod
 from infra.settings import StackSettings
-from infra.settings.monitoring import RECORDER, RecorderSettings
+from infra.settings.monitoring import RecorderSettings
 from infra.settings.problems import choice
 from infra.shared import SharedResources
 

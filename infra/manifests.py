@@ -22,6 +22,12 @@ DNS_PORTS: Final = (53, 5353)
 PULL_SECRET: Final = "registry"  # noqa: S105  the name of an object
 """Name of the pull secret in each namespace that needs one."""
 
+RECORDER: Final = "failure-recorder"
+"""Name of the Deployment that archives log lines and events of failed pods."""
+DESCRIPTION: Final = "gpu-platform"
+"""Name of the ConfigMap that describes the platform to team members."""
+DESCRIPTION_KEY: Final = "platform.json"
+
 
 def compact(fields: Mapping[str, Any]) -> Manifest:
     """Return the fields, omitting None and empty mappings."""

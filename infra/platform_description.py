@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final, Self
+from typing import Self
 
 import pulumi
 
 from infra.component import Component
-from infra.manifests import standard_labels
+from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, standard_labels
 from infra.settings import StackSettings
 from infra.shared import SharedResources
-
-NAME: Final = "gpu-platform"
-KEY: Final = "platform.json"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,11 +55,11 @@ class PlatformDescription(Component):
                 "apiVersion": "v1",
                 "kind": "ConfigMap",
                 "metadata": {
-                    "name": NAME,
+                    "name": DESCRIPTION,
                     "namespace": args.shared.namespace,
-                    "labels": standard_labels("platform", NAME),
+                    "labels": standard_labels("platform", DESCRIPTION),
                 },
-                "data": {KEY: document},
+                "data": {DESCRIPTION_KEY: document},
             },
         )
         self.register_outputs({})

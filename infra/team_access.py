@@ -3,8 +3,7 @@
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from infra.manifests import Manifest
-from infra.platform_description import NAME as DESCRIPTION
+from infra.manifests import DESCRIPTION, Manifest
 from infra.settings.tenancy import TenancySettings
 from kube.kinds import RESOURCES
 from kube.kinds.trainjob import RUNTIME

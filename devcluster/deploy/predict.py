@@ -108,7 +108,7 @@ def wait_endpoint(
         if any(each.get("conditions", {}).get("ready") for each in found):
             return
         report(f"0 of {len(found)} pods are ready")
-        time.sleep(0.5)
+        time.sleep(0.2)
     raise DevclusterError(
         f"service {name} in {namespace}: no pod was ready within {READY_TIMEOUT:.0f} s; see "
         f"`kubectl describe pods --namespace {namespace}`"
@@ -147,7 +147,7 @@ def wait_ready(
             report(status)
             if time.monotonic() >= deadline:
                 break
-            time.sleep(0.5)
+            time.sleep(0.2)
     raise DevclusterError(
         f"{url} did not serve {model} of {run or 'any run'} within {READY_TIMEOUT:.0f} s: {status}"
     )

@@ -17,7 +17,6 @@ import psutil
 from devcluster import DevclusterError
 from devcluster.paths import CHECKOUT, Layout
 from gitops.engine import Pack
-from infra.settings.problems import PROJECT
 
 UNCHANGED = frozenset({"same", "read"})
 Report = Callable[[str], None]
@@ -62,7 +61,7 @@ class Stack:
 
     def _has_stale_lock(self) -> bool:
         directory = self.layout.pulumi_backend / ".pulumi" / "locks"
-        locks = list(directory.glob(f"*/{PROJECT}/{self.name}/*.json"))
+        locks = list(directory.glob(f"*/*/{self.name}/*.json"))
         for lock in locks:
             try:
                 process = psutil.Process(json.loads(lock.read_text())["pid"])

@@ -25,7 +25,7 @@ from gitops.runs.snapshot import (
 from gitops.runs.states import causes, is_controlled, stage, state_of, steps
 from gitops.runs.waiting import Waiting, positions, rejection, waiting
 from infra.api_client import ApiClient
-from infra.settings.monitoring import RECORDER
+from infra.manifests import RECORDER
 from kube.kinds import RESOURCES, volcano
 from kube.kinds.record import Resource, State
 from kube.names import GPU_PRODUCT_LABEL, QUEUE_ANNOTATION, QUEUE_LABEL, RUN_LABEL

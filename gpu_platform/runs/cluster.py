@@ -16,8 +16,7 @@ from typing import Any, Final, TypeVar
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import is_scheduled
 from gitops.runs.states import is_controlled, state_of
-from infra.manifests import Manifest
-from infra.platform_description import KEY, NAME
+from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, Manifest
 from kube.kinds import RESOURCES
 from kube.kinds.record import Resource, State
 from kube.kinds.trainjob import RUNTIME
@@ -68,7 +67,7 @@ class Member:
         Raises:
             GitopsError: If the description cannot be read or does not exist.
         """
-        done = self._run("get", "configmap", NAME, "--output=json", "--ignore-not-found")
+        done = self._run("get", "configmap", DESCRIPTION, "--output=json", "--ignore-not-found")
         if done.returncode != 0:
             raise GitopsError(
                 f"the platform description in namespace {self.namespace} cannot be read: "
@@ -77,10 +76,10 @@ class Member:
             )
         if not done.stdout:
             raise GitopsError(
-                f"namespace {self.namespace} has no ConfigMap {NAME}: use the namespace of a stack "
-                "that sets tenancy.groups.members, or pass --platform FILE"
+                f"namespace {self.namespace} has no ConfigMap {DESCRIPTION}: use the namespace of "
+                "a stack that sets tenancy.groups.members, or pass --platform FILE"
             )
-        return str(_parsed(done.stdout, lambda configmap: configmap["data"][KEY]))
+        return str(_parsed(done.stdout, lambda configmap: configmap["data"][DESCRIPTION_KEY]))
 
     def create(self, manifests: Sequence[Manifest]) -> bool:
         """Create the objects of a run, and return False if all of them already exist.

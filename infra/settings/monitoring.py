@@ -22,8 +22,6 @@ from infra.settings.types import (
 RELEASE: Final = "kube-prometheus-stack"
 """Name of the chart's release. The chart's Prometheus selects objects whose label `release` has
 this value."""
-RECORDER: Final = "failure-recorder"
-"""Name of the Deployment that archives log lines and events of failed pods."""
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

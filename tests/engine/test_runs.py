@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
-from infra.platform_description import KEY, NAME
+from infra.manifests import DESCRIPTION, DESCRIPTION_KEY
 from tests.engine.conftest import MakeStack
 
 JOB = {
@@ -43,7 +43,9 @@ def test_submitted_run_equals_the_stacks_run_byte_for_byte(
     assert outcome.status == 0, outcome.text
     rendered = [yaml.safe_load(path.read_text()) for path in stack.rendered.rglob("*.yaml")]
     named = {(each["kind"], each["metadata"]["name"]): each for each in rendered}
-    (tmp_path / "platform.json").write_text(named["ConfigMap", NAME]["data"][KEY])
+    (tmp_path / "platform.json").write_text(
+        named["ConfigMap", DESCRIPTION]["data"][DESCRIPTION_KEY]
+    )
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(jobs, sort_keys=False))
     options = ["--namespace", "ml-simulated", "--platform", str(tmp_path / "platform.json")]
     done = subprocess.run(

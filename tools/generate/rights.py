@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from gitops.access.rights import Object, access
-from infra.platform_description import NAME as DESCRIPTION
+from infra.manifests import DESCRIPTION
 from infra.settings.tenancy import TenancySettings
 from infra.team_access import team_access
 

@@ -4,10 +4,11 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final
 
+from infra.manifests import RECORDER
 from infra.settings.cluster import GpuSettings
 from infra.settings.images import PROJECT_ROOT, ImagesSettings, is_inside
 from infra.settings.inference import InferenceServiceSettings, InferenceSettings
-from infra.settings.monitoring import RECORDER, LogsSettings, MonitoringSettings
+from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import SYSTEM_NAMESPACES, TenancySettings

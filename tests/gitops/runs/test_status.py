@@ -16,8 +16,7 @@ from gitops.errors import GitopsError
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import RunStatus, read_runs
 from gitops.runs.waiting import waiting
-from infra.manifests import standard_labels
-from infra.settings.monitoring import RECORDER
+from infra.manifests import RECORDER, standard_labels
 from kube.kinds.record import State
 from tests.gitops.runs.kubectl import forbid, install
 from tests.gitops.runs.objects import (

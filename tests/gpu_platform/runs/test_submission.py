@@ -19,7 +19,7 @@ from gpu_platform.runs.submission import (
     submissions,
     violations,
 )
-from infra.platform_description import KEY, NAME
+from infra.manifests import DESCRIPTION, DESCRIPTION_KEY
 from policies import kubernetes_yaml
 from policies.catalogue import RULES
 from policies.configuration import configure
@@ -46,9 +46,9 @@ def plan(provision: Provision) -> Plan:  # noqa: F811
 @pytest.fixture
 def description(plan: Plan) -> Description:
     (text,) = (
-        plan.inputs(name)["data"][KEY]
+        plan.inputs(name)["data"][DESCRIPTION_KEY]
         for name in plan.names("kubernetes:core/v1:ConfigMap")
-        if plan.inputs(name)["metadata"]["name"] == NAME
+        if plan.inputs(name)["metadata"]["name"] == DESCRIPTION
     )
     return Description.parse(text)
 

@@ -10,6 +10,7 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 from pydantic import TypeAdapter, ValidationError
 
+from infra.component import cluster_uid
 from infra.outputs import PLATFORM_OUTPUTS, PlatformOutputs, gpu_nodes_input
 from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
@@ -289,9 +290,7 @@ async def _cluster_uid(
     Return None if the UID is unknown, or if the provider only renders manifests.
     """
     chosen = pulumi.ResourceOptions.merge(opts, pulumi.ResourceOptions(provider=provider))
-    system = kubernetes.core.v1.Namespace.get(f"{name}-kube-system", "kube-system", chosen)
-    metadata = await system.metadata.future()
-    return metadata.uid if metadata is not None else None
+    return await cluster_uid(f"{name}-kube-system", chosen).future()
 
 
 def list_available(noun: str, names: Collection[str]) -> str:

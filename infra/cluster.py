@@ -14,7 +14,7 @@ import pulumi
 import pulumi_kubernetes as kubernetes
 import yaml
 
-from infra.component import KubernetesObject
+from infra.component import KubernetesObject, cluster_uid
 from infra.manifests import with_metadata
 from infra.outputs import ClusterOutput
 from infra.settings.cluster import IN_CLUSTER, MOVE_ERROR, ClusterSettings
@@ -148,11 +148,9 @@ def _identity(
     # The UID is read before the stack's provider exists, with a provider whose identifier never
     # changes.
     reader = _provider("cluster-identity", settings, "identity")
-    system = kubernetes.core.v1.Namespace.get(
-        "kube-system", "kube-system", pulumi.ResourceOptions(provider=reader)
-    )
+    uid = cluster_uid("kube-system", pulumi.ResourceOptions(provider=reader))
     context = str(settings.context)
-    return pulumi.Output.all(system.metadata.uid, recorded).apply(
+    return pulumi.Output.all(uid, recorded).apply(
         lambda found: identity(found[0], found[1], context, allow_move=settings.allow_move)
     )
 

@@ -5,9 +5,9 @@ from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
 import pulumi
+import pulumi_kubernetes as kubernetes
 from pulumi.runtime.mocks import MockMonitor
 from pulumi.runtime.settings import get_monitor
-from pulumi_kubernetes.helm.v3 import Release, ReleaseArgs, RepositoryOptsArgs
 
 from infra.configuration import RegistryLogin
 from infra.manifests import Manifest, system_namespace
@@ -36,6 +36,29 @@ class KubernetesObject(pulumi.CustomResource):
             dict(manifest),
             pulumi.ResourceOptions.merge(pulumi.ResourceOptions(version=_SDK_VERSION), opts),
         )
+
+
+class _Namespace(pulumi.CustomResource):
+    """An existing namespace.
+
+    Pulumi's own class is not used, because its import takes 0.2 s, or 0.9 s without bytecode.
+    """
+
+    metadata: pulumi.Output[dict[str, Any] | None]
+
+    def __init__(self, resource_name: str, name: str, opts: pulumi.ResourceOptions) -> None:
+        options = pulumi.ResourceOptions(id=name, version=_SDK_VERSION)
+        options = pulumi.ResourceOptions.merge(options, opts)
+        super().__init__("kubernetes:core/v1:Namespace", resource_name, {"metadata": None}, options)
+
+
+def cluster_uid(resource_name: str, opts: pulumi.ResourceOptions) -> pulumi.Output[str | None]:
+    """Return the UID of the namespace kube-system, which identifies a cluster.
+
+    The UID is None if the provider only renders manifests.
+    """
+    metadata = _Namespace(resource_name, "kube-system", opts).metadata
+    return metadata.apply(lambda found: found["uid"] if found else None)
 
 
 class Component(pulumi.ComponentResource):
@@ -190,15 +213,17 @@ def chart_release(
         return after
     oci = chart.repository.startswith("oci://")
     return [
-        Release(
+        kubernetes.helm.v3.Release(
             f"{prefix}-release",
-            ReleaseArgs(
+            kubernetes.helm.v3.ReleaseArgs(
                 name=release,
                 chart=f"{chart.repository.rstrip('/')}/{chart.chart}" if oci else chart.chart,
                 version=chart.version,
                 namespace=chart.namespace,
                 # Helm accepts an OCI registry only as part of the chart's name.
-                repository_opts=None if oci else RepositoryOptsArgs(repo=chart.repository),
+                repository_opts=None
+                if oci
+                else kubernetes.helm.v3.RepositoryOptsArgs(repo=chart.repository),
                 values=values,
                 timeout=chart.timeout_seconds,
             ),

@@ -6,9 +6,9 @@ covers the mathematics and the state of training.
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by a hash of their identity, so that edits elsewhere do not change the sample. The
 command prints the survivors, and writes the outcomes to .bench/mutants.json and pytest's output to
-.bench/mutants.log (target `training`: training-mutants.json and training-mutants.log). To compare
-two commits, `--sample FILE` repeats the mutants of an earlier run; FILE is a copy of that run's
-JSON file.
+.bench/mutants-N.log, one file per job (target `training`: training-mutants.json and
+training-mutants-N.log). To compare two commits, `--sample FILE` repeats the mutants of an earlier
+run; FILE is a copy of that run's JSON file.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ import argparse
 import contextlib
 import hashlib
 import json
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from itertools import chain
 from pathlib import Path
@@ -245,6 +249,12 @@ def main() -> None:
     parser.add_argument(
         "--sample", type=Path, help="JSON file of an earlier run; repeat its mutants"
     )
+    parser.add_argument(
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="number of mutants that are tested at once; default: number of CPU cores",
+    )
     options = parser.parse_args()
     modules = TRAINING if options.target == "training" else {}
     if options.files:
@@ -252,8 +262,9 @@ def main() -> None:
     previous = _read_sample(options.sample)[: options.limit] if options.sample else None
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as directory:
-        copy = Path(directory).resolve() / "checkout"
-        copy_checkout(_CHECKOUT, copy)
+        copies = [Path(directory).resolve() / f"checkout-{job}" for job in range(options.jobs)]
+        for copy in copies:
+            copy_checkout(_CHECKOUT, copy)
         sources = (*modules,) or SOURCES
         files = sorted(str(path.relative_to(copy)) for each in sources for path in copy.glob(each))
         mutants = {mutant: change for file in files for mutant, change in find(copy, file).items()}
@@ -261,7 +272,7 @@ def main() -> None:
         sample = [mutant for mutant in found if mutant]
         gone = [asdict(one) for one, now in zip(previous or (), found, strict=False) if now is None]
         changes = {each: mutants[each] for each in sample}
-        results = _measure(copy, options.tests, files, modules, changes)
+        results = _measure(copies, options.tests, files, modules, changes)
     counts = Counter(result["outcome"] for result in results)
     shown = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
     print_line(
@@ -292,8 +303,54 @@ def _read_sample(path: Path) -> list[Mutant]:
     return [Mutant(**{name: each[name] for name in names}) for each in listed]
 
 
+@dataclass(frozen=True)
+class _Tester:
+    """Process that tests mutants in a copy of the checkout."""
+
+    copy: Path
+    log: Path
+    recording: Recording
+    changes: Mapping[Mutant, Change]
+
+    @classmethod
+    def start(cls, free: Any, recording: Recording, changes: Mapping[Mutant, Change]) -> None:
+        """Initialize this process with a copy and a log that no other process uses."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the measurement
+        global _tester
+        copy, log = free.get()
+        _tester = cls(copy, log, recording, changes)
+
+    def test(self, mutant: Mutant) -> dict[str, Any]:
+        """Run the tests for a mutant, and return its outcome.
+
+        Print survivors and uncovered mutants.
+        """
+        began = time.monotonic()
+        change = self.changes[mutant]
+        chosen = self.recording.choose(mutant.file, change.lines)
+        location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"
+        with self.log.open("a") as stream:
+            stream.write(f"\n=== {location}\n")
+        with replaced(self.copy / mutant.file, change.text):
+            found = outcome(self.copy, chosen, self.recording, self.log)
+        if found == "survived" and not self.recording.executes(mutant.file, change.lines):
+            found = "no coverage"
+        if found in ("survived", "no coverage"):
+            print_line(f"{found}: {location}")
+        seconds = round(time.monotonic() - began, 2)
+        measured = {"change": change.summary[:400], "tests": len(chosen), "seconds": seconds}
+        return {**asdict(mutant), **measured, "outcome": found}
+
+
+_tester: _Tester
+
+
+def _run_tests(mutant: Mutant) -> dict[str, Any]:
+    return _tester.test(mutant)
+
+
 def _measure(
-    copy: Path,
+    copies: Sequence[Path],
     tests: Sequence[str],
     files: Sequence[str],
     modules: Mapping[str, tuple[str, ...]],
@@ -306,43 +363,39 @@ def _measure(
     for name in packages:
         __import__(name)  # so that forks inherit the module
     DIRECTORY.mkdir(exist_ok=True)
-    log = DIRECTORY / ("training-mutants.log" if modules else "mutants.log")
-    log.write_text("=== no mutant\n")
-    recording = record(copy, tests, files, modules, log)
+    name = "training-mutants" if modules else "mutants"
+    logs = [DIRECTORY / f"{name}-{number}.log" for number in range(1, len(copies) + 1)]
+    for log in logs:
+        log.write_text("=== no mutant\n")
+    recording = record(copies[0], tests, files, modules, logs[0])
     if not modules:
         # The target `training` skips this step, which would take a long time. Its tests run in
         # forks, so their order does not matter.
         print_line("running the tests once more without a mutant, this time fastest first")
-        if outcome(copy, recording.fastest_first(recording.seconds), recording, log) != "survived":
-            sys.exit(f"a test fails without a mutant; see {log}")
+        ordered = recording.fastest_first(recording.seconds)
+        if outcome(copies[0], ordered, recording, logs[0]) != "survived":
+            sys.exit(f"a test fails without a mutant; see {logs[0]}")
     results: list[dict[str, Any]] = []
     progress = Progress("mutants", len(sample))
+    context = multiprocessing.get_context("fork")
+    free = context.SimpleQueue()
+    for each in zip(copies, logs, strict=True):
+        free.put(each)
     # The order is random, so the mutants that are tested before Ctrl-C are also a random sample.
-    with contextlib.suppress(KeyboardInterrupt):
-        for mutant, change in sample.items():
-            results.append(_test(copy, mutant, change, recording, log))
-            progress.step()
+    with (
+        contextlib.suppress(KeyboardInterrupt),
+        ProcessPoolExecutor(
+            len(copies), context, initializer=_Tester.start, initargs=(free, recording, sample)
+        ) as pool,
+    ):
+        try:
+            for result in pool.map(_run_tests, sample):
+                results.append(result)
+                progress.step()
+        except KeyboardInterrupt:
+            pool.shutdown(cancel_futures=True)
+            raise
     return results
-
-
-def _test(
-    copy: Path, mutant: Mutant, change: Change, recording: Recording, log: Path
-) -> dict[str, Any]:
-    """Run the tests for a mutant, and return its outcome. Print survivors and uncovered mutants."""
-    began = time.monotonic()
-    chosen = recording.choose(mutant.file, change.lines)
-    location = f"{mutant.file}:{change.lines.start} {mutant.function}: {change.summary:.200}"
-    with log.open("a") as stream:
-        stream.write(f"\n=== {location}\n")
-    with replaced(copy / mutant.file, change.text):
-        found = outcome(copy, chosen, recording, log)
-    if found == "survived" and not recording.executes(mutant.file, change.lines):
-        found = "no coverage"
-    if found in ("survived", "no coverage"):
-        print_line(f"{found}: {location}")
-    seconds = round(time.monotonic() - began, 2)
-    measured = {"change": change.summary[:400], "tests": len(chosen), "seconds": seconds}
-    return {**asdict(mutant), **measured, "outcome": found}
 
 
 def _commit() -> str:

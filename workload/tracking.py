@@ -145,6 +145,7 @@ class Mlflow(Service):
         os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
         self._client: Any = None
         self._run = ""
+        self._is_stored = True
 
     @classmethod
     def check(cls) -> None:
@@ -164,6 +165,10 @@ class Mlflow(Service):
         try:
             parameters = {name: each for line in lines for name, each in line.parameters.items()}
             known = self._open(parameters)
+            if not self._is_stored:
+                # The disk may be full. The next attempt stores the ID of the same run.
+                self._store_id(self._run)
+                self._is_stored = True
             metrics = [
                 Metric(name, value, int(line.time * 1000), self._step_of(line))
                 for line in lines
@@ -205,8 +210,7 @@ class Mlflow(Service):
         experiment = self._client.get_experiment_by_name(name)
         number = experiment.experiment_id if experiment else self._client.create_experiment(name)
         run = self._client.create_run(number, run_name=self._directory.name)
-        self._run = run.info.run_id
-        self._store_id(self._run)
+        self._run, self._is_stored = run.info.run_id, False
         return {}
 
     def _conclude(self, line: Line) -> None:

@@ -7,13 +7,14 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from unittest.mock import Mock
 
 import pytest
 
 from workload import exit_codes, report, tracking
 from workload.run import FatalError, Run
-from workload.tracking import Line, RejectedError, Service, Tracker, track
+from workload.tracking import Line, Mlflow, RejectedError, Service, Tracker, track
 
 
 class RecordingService(Service):
@@ -133,6 +134,27 @@ def test_stored_run_ids_are_kept_while_they_cannot_be_read(
         with pytest.raises(OSError, match="Stale file handle"):
             service._stored_ids()
     assert service._stored_ids() == {"recorded": "first"}
+
+
+def test_id_of_a_created_run_is_stored_after_the_disk_was_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Mock()
+    client.create_run.return_value.info.run_id = "first"
+    client.get_run.return_value.data.params = {}
+    monkeypatch.setitem(sys.modules, "mlflow", SimpleNamespace(MlflowClient=lambda: client))
+    monkeypatch.setitem(sys.modules, "mlflow.entities", Mock())
+    exceptions = SimpleNamespace(MlflowException=type("MlflowException", (Exception,), {}))
+    monkeypatch.setitem(sys.modules, "mlflow.exceptions", exceptions)
+    service, lines = Mlflow(tmp_path), [Line({"event": "start", "model": "gpt"})]
+    with monkeypatch.context() as full:
+        error = OSError(errno.ENOSPC, "No space left on device")
+        full.setattr(tracking, "write_atomically", Mock(side_effect=error))
+        with pytest.raises(OSError, match="No space left on device"):
+            service.write(lines)
+    service.write(lines)
+    assert service._stored_ids() == {"mlflow": "first"}
+    assert client.create_run.call_count == 1
 
 
 def test_metric_names_start_with_the_name_of_the_event() -> None:

@@ -170,12 +170,15 @@ def check_shared_memory(
 def free_bytes(directory: Path) -> int | None:
     """Return the bytes that an ordinary user can still write; None if the number is unknown.
 
-    Per-user quotas are not visible. Raise ConfigurationError if the directory does not exist.
+    Per-user quotas are not visible. Raise ConfigurationError if the directory does not exist, and
+    OSError if its storage is unavailable at the moment.
     """
     try:
         # Some network and user-space file systems report a total of 0, which means unknown.
         found = shutil.disk_usage(directory)
     except OSError as error:
+        if error.errno in UNAVAILABLE:
+            raise
         raise ConfigurationError(f"{directory} cannot be inspected: {error.strerror}") from None
     return found.free if found.total else None
 

@@ -1,11 +1,14 @@
 """Checks on a real 1 MiB file system, which is mounted in a separate namespace."""
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
@@ -167,6 +170,15 @@ def test_directory_check_leaves_no_files_and_reports_unwritable_directories(tmp_
         check_run_dir(tmp_path / "file" / "run")
     with pytest.raises(ConfigurationError, match="/nowhere cannot be inspected"):
         free_bytes(Path("/nowhere"))
+
+
+def test_free_space_of_unavailable_storage_is_not_a_configuration_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    error = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr(shutil, "disk_usage", Mock(side_effect=error))
+    with pytest.raises(OSError, match="Stale file handle"):
+        free_bytes(tmp_path)
 
 
 AS_ANOTHER_USER = """

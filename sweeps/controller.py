@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -172,10 +173,13 @@ class Controller:
     def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
         """Map existing runs to their settings (as text), read from the jobs or the exports."""
         runs = {}
-        for path in self._claim.glob(f"{self._sweep.args.key}-????????/export/manifest.json"):
-            if (manifest := _read_export(path.parent)) is not None:
+        # `glob` would return nothing if the claim cannot be listed at the moment.
+        for path in self._claim.iterdir():
+            if not fnmatchcase(path.name, f"{self._sweep.args.key}-????????"):
+                continue
+            if (manifest := _read_export(path / "export")) is not None:
                 settings = {key: str(value) for key, value in manifest.settings.items()}
-                runs[path.parts[-3]] = settings
+                runs[path.name] = settings
         return {**runs, **{run: _arguments(job) for run, job in jobs.items()}}
 
     def _observe(

@@ -3,10 +3,12 @@
 import errno
 import json
 import math
+import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 from httpx2 import HTTPStatusError, Request, Response
@@ -279,6 +281,28 @@ def test_runs_are_recovered_after_a_lost_journal_once_their_exports_can_be_read(
     unavailable.add(first)
     assert not _step(stage.controller)
     unavailable.clear()
+    stage.step(10)
+    assert stage.phases()[first] == "succeeded"
+
+
+def test_runs_are_recovered_after_a_lost_journal_once_the_claim_can_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage(tmp_path, {"early_stopping": None})
+    stage.step()
+    first, _ = stage.api.jobs
+    settings = {name: str(value) for name, value in _arguments(stage.api.jobs[first]).items()}
+    stage.write_export(first, 0.25, settings)
+    del stage.api.jobs[first]
+    stage.controller.close()
+    (tmp_path / "digits-sweep" / JOURNAL).unlink()
+    stage.start()
+    with monkeypatch.context() as unavailable:
+        for name in ("listdir", "scandir"):
+            # Python 3.11 hides no other error.
+            error = PermissionError(errno.EACCES, "Permission denied")
+            unavailable.setattr(os, name, Mock(side_effect=error))
+        assert not _step(stage.controller)
     stage.step(10)
     assert stage.phases()[first] == "succeeded"
 

@@ -2,13 +2,14 @@
 
 import errno
 import hashlib
+import itertools
 import os
 import re
 import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, NoReturn
 
 CHECKPOINT: Final = re.compile(r"step-(\d{8,})")
 """Name of a checkpoint's directory, such as step-00000046."""
@@ -87,9 +88,23 @@ def sync_folder(directory: Path) -> None:
         os.close(descriptor)
 
 
+def list_tree(directory: Path) -> list[Path]:
+    """Return all files, links and directories below a directory, sorted.
+
+    Links are not followed. Raise OSError if a directory cannot be listed.
+    """
+
+    def fail(error: OSError) -> NoReturn:
+        raise error
+
+    # `rglob` would skip directories that cannot be listed at the moment.
+    tree = os.walk(directory, onerror=fail)
+    return sorted(Path(parent, name) for parent, *names in tree for name in itertools.chain(*names))
+
+
 def sync_files(directory: Path) -> None:
     """Flush a directory and everything below it to disk. Raise OSError on failure."""
-    for path in (directory, *directory.rglob("*")):
+    for path in (directory, *list_tree(directory)):
         # Do not open symbolic links, which may be dangling. Flushing a directory flushes its links.
         if not path.is_symlink():
             sync_folder(path)
@@ -128,7 +143,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 def describe_all(directory: Path) -> dict[str, dict[str, Any]]:
     """Return path, size and SHA-256 of each file below a directory, keyed by relative path."""
-    found = {str(path.relative_to(directory)): path for path in sorted(directory.rglob("*"))}
+    found = {str(path.relative_to(directory)): path for path in list_tree(directory)}
     return {
         name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()
     }

@@ -22,7 +22,7 @@ from gpu_platform.models.lineage import FILE as LINEAGE_FILE
 from gpu_platform.models.lineage import Lineage
 from kube.promoted_models import DIGEST
 from workload.configuration import first_problem
-from workload.files import sha256_of
+from workload.files import list_tree, sha256_of
 from workload.manifest import MANIFEST_FILE, ExportError, Manifest, checked_file, read_manifest
 
 MANIFEST_TYPE: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -72,9 +72,19 @@ class Files:
         return manifest
 
     def names(self) -> list[str]:
-        """Return the relative paths of all files. Raise GitopsError for links and special files."""
+        """Return the relative paths of all files.
+
+        Raise GitopsError for links and special files, and if a directory cannot be listed.
+        """
         found = []
-        for path in sorted(self.directory.rglob("*")):
+        try:
+            paths = list_tree(self.directory)
+        except OSError as error:
+            raise GitopsError(
+                f"{error.filename} cannot be read: {error.strerror}; make it readable, and "
+                "run the command again"
+            ) from None
+        for path in paths:
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
                 raise GitopsError(f"{path} is not a regular file: remove it from the export")
             if path.is_file():

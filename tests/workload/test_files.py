@@ -1,11 +1,12 @@
+import errno
 import os
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 from unittest.mock import Mock
 
 import pytest
 
-from workload.files import recover, sync_files, write_atomically
+from workload.files import describe_all, recover, sync_files, write_atomically
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -35,3 +36,23 @@ def test_directory_that_cannot_be_listed_is_not_without_checkpoints(
         monkeypatch.setattr(os, name, Mock(side_effect=PermissionError(13, "Permission denied")))
     with pytest.raises(PermissionError):
         recover(tmp_path)
+
+
+def test_files_in_a_directory_that_cannot_be_listed_are_not_omitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "huggingface").mkdir()
+    (tmp_path / "huggingface" / "config.json").touch()
+    (tmp_path / "last").symlink_to("huggingface")
+    assert [*describe_all(tmp_path)] == ["huggingface/config.json"]
+    scan = os.scandir
+
+    def deny(path: Path) -> Any:
+        if Path(path).name == "huggingface":
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", deny)
+    for use in (describe_all, sync_files):
+        with pytest.raises(PermissionError):
+            use(tmp_path)

@@ -33,6 +33,7 @@ from workload.manifest import (
     MANIFEST_FILE,
     ExportError,
     Manifest,
+    UnavailableExportError,
     Weights,
     checked_file,
     parse_manifest,
@@ -173,6 +174,10 @@ def _copy_from_cache(
             _write(
                 directory, file, lambda target: copy(source, target, file.size, progress), progress
             )
+        except UnavailableExportError as error:
+            # The target cannot be verified at the moment. The cached copy may be intact.
+            emit("not_copied", file=file.file, reason=str(error))
+            return False
         except ExportError:
             cache.discard(file.sha256)
             return False
@@ -267,12 +272,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     url = options.url.rstrip("/")
     try:
         manifest = fetch(url, options.directory, options.sha256, options.artifact, cache)
+    except (FetchError, OSError, UnavailableExportError) as error:
+        conclude("error", message=str(error), exit_code=exit_codes.FAILED)
+        return exit_codes.FAILED
     except ExportError as error:
         conclude("error", message=str(error), exit_code=exit_codes.BAD_INPUT)
         return exit_codes.BAD_INPUT
-    except (FetchError, OSError) as error:
-        conclude("error", message=str(error), exit_code=exit_codes.FAILED)
-        return exit_codes.FAILED
     target = str(options.directory)
     emit("fetched", run=manifest.run, sha256=manifest.weights.sha256, folder=target)
     return exit_codes.DONE

@@ -20,6 +20,7 @@ from inference.cache import Cache, copy
 from inference.fetch import fetch, main
 from tests.inference.test_fetch import Quiet, listening, weights
 from workload import exit_codes
+from workload.files import sha256_of
 from workload.manifest import read_manifest
 
 WEIGHTS = "model.safetensors"
@@ -126,6 +127,24 @@ def test_damaged_or_replaced_copy_is_downloaded_again(
     copied = node.cache.folder / digest
     assert copied.is_file()
     assert not copied.is_symlink()
+
+
+def test_cached_copy_is_kept_if_the_target_cannot_be_verified_at_the_moment(
+    node: Node, trained: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.pod()
+    failure = [OSError(errno.EIO, "Input/output error")]
+
+    def verify(path: Path, progress: Callable[[], object] = int) -> str:
+        if failure:
+            raise failure.pop()
+        return sha256_of(path, progress)
+
+    monkeypatch.setattr("workload.manifest.sha256_of", verify)
+    discarded: list[str] = []
+    monkeypatch.setattr(Cache, "discard", lambda _, sha256: discarded.append(sha256))
+    assert weights(node.pod()) == weights(trained)
+    assert (discarded, failure) == ([], [])
 
 
 def test_file_that_grows_while_it_is_copied_cannot_fill_the_disk(tmp_path: Path) -> None:

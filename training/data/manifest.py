@@ -185,9 +185,10 @@ def download(url: str, directory: Path, report: Report) -> None:
     except StoreError:
         raise
     except OSError as error:
-        raise DataError(
+        raise read_error(
             f"data_dir {directory} cannot be written: {error.strerror}; mount a larger volume, or "
-            "one that is writable"
+            "one that is writable",
+            error,
         ) from None
 
 

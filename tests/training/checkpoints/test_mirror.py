@@ -1,11 +1,13 @@
 """Copies of checkpoints and exports in an object store (moto's S3 server)."""
 
+import errno
 import json
 import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path, PurePosixPath
 from typing import Any, cast
+from unittest.mock import Mock
 
 import boto3
 import pytest
@@ -28,6 +30,7 @@ from training.checkpoints.storage import (
 from training.config import TrainingConfig
 from training.data import DataError
 from training.data.manifest import download
+from training.data.samples import UnavailableError
 from training.gang.world import World
 from workload import exit_codes, files
 from workload.files import create_unfinished
@@ -374,6 +377,18 @@ def test_missing_object_in_a_data_set_is_reported_as_a_data_error(
     bucket.upload_file(str(tmp_path / "source/manifest.json"), "books/manifest.json")  # type: ignore[attr-defined]
     with pytest.raises(DataError, match=r"s3://models/books/train-00000\.bin"):
         download("s3://models/books", tmp_path / "tokens", print)
+
+
+def test_data_set_is_fetched_again_after_an_error_of_network_storage(
+    bucket: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_tokens(tmp_path / "source", 80)
+    for path in (tmp_path / "source").iterdir():
+        StoreDirectory(URL).write(path.name, path)
+    error = OSError(errno.ESTALE, "Stale file handle")
+    monkeypatch.setattr("workload.store.write_atomically", Mock(side_effect=error))
+    with pytest.raises(UnavailableError, match="cannot be written: Stale file handle"):
+        download(URL, tmp_path / "target", print)
 
 
 def test_different_data_set_is_not_overwritten(bucket: object, tmp_path: Path) -> None:

@@ -580,6 +580,19 @@ def test_jobs_on_github_read_every_documented_variable_of_a_cloud() -> None:
     }
 
 
+def test_newer_commits_cancel_gitlab_previews_but_no_pending_update() -> None:
+    """By default, GitLab cancels all jobs of a pipeline of which none has started."""
+    # Both the pipeline and its child pipeline include the file.
+    assert gitlab_jobs()["workflow"]["auto_cancel"] == {"on_new_commit": "interruptible"}
+    canceled = {name for name, job in gitlab_jobs().items() if job.get("interruptible")}
+    assert canceled == {".preview", ".outdated", ".rendered"}
+    found = yaml.load(GITLAB.read_text(), Loader=_GitlabLoader)  # noqa: S506
+    rules = found["environments"]["rules"]
+    canceled = {rule["variables"]["KIND"] for rule in rules if rule.get("interruptible")}
+    assert canceled == {"preview", "rendered"}
+    assert not any(found[name].get("interruptible") for name in ("environments", "pulumi"))
+
+
 def test_only_gitlab_jobs_that_reach_the_backend_log_in() -> None:
     tasks = {name for name, job in gitlab_jobs().items() if job.get("extends") == ".login"}
     assert tasks == {".preview", ".plan", ".update", ".drift"}

@@ -396,6 +396,76 @@ def test_an_update_after_a_force_push_affects_all_environments(host: str, tmp_pa
     assert "--base  --skip" in rewritten
 
 
+def github_base() -> str:
+    """Return the base that GitHub's previews use, for a pull request to `main`."""
+    preview = jobs(GITHUB / "workflows" / "preview.yml")
+    bases = {
+        preview["changed"]["steps"][-1]["env"]["BASE"],
+        preview["live"]["with"]["base"],
+        preview["rendered"]["env"]["BASE"],
+    }
+    # The event of the merge queue has a base; the others have a branch.
+    parts = {part for base in bases for part in base.strip("${} ").split(" || ")}
+    parts.remove("github.event.merge_group.base_sha")
+    assert parts == {"format('origin/{0}', github.base_ref)"}
+    return "origin/main"
+
+
+def gitlab_base() -> str:
+    """Return the base that GitLab's previews use, for a merge request to `main`."""
+    found = yaml.load(GITLAB.read_text(), Loader=_GitlabLoader)  # noqa: S506
+    bases = {
+        gitlab_jobs()[".preview"]["variables"]["BASE"],
+        found["environments"]["rules"][0]["variables"]["BASE"],
+    }
+    (base,) = bases
+    return str(base).replace("$CI_MERGE_REQUEST_TARGET_BRANCH_NAME", "main")
+
+
+@pytest.mark.parametrize("base", [github_base, gitlab_base])
+def test_previews_do_not_include_changes_that_others_have_merged(
+    base: Callable[[], str], tmp_path: Path
+) -> None:
+    """Both hosts preview a merge with the target branch, which is newer than the event."""
+    commits = """
+        git() { command git -c user.name=t -c user.email=t@example.com "$@"; }
+        git init --quiet --initial-branch=main origin
+        cd origin
+        for name in old theirs newest
+        do touch $name && git add . && git commit --quiet -m $name
+        done
+        git checkout --quiet -b branch main~2
+        touch ours && git add . && git commit --quiet -m ours
+        git checkout --quiet --detach main~
+        git merge --quiet --no-edit branch
+        git clone --quiet . ../clone && cd ../clone
+    """
+    diff = f"git diff --name-only {base()}...HEAD"
+    done = bash(f"{commits}\n{diff}", tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.split() == ["ours"]
+
+
+def test_a_merge_request_behind_its_target_branch_does_not_affect_all_environments(
+    tmp_path: Path,
+) -> None:
+    found = yaml.load(GITLAB.read_text(), Loader=_GitlabLoader)  # noqa: S506
+    text = "\n".join(found["environments"]["script"])
+    (tmp_path / "python3").write_text('#!/bin/sh\necho "$*" >&2\n')
+    (tmp_path / "python3").chmod(0o755)
+    commits = """
+        git init --quiet --initial-branch=main
+        for name in one two
+        do git -c user.name=t -c user.email=t@example.com commit --quiet --allow-empty -m $name
+        done
+        git checkout --quiet -b behind main~
+    """
+    path = f"{tmp_path}:{os.environ['PATH']}"
+    done = bash(f"{commits}\n{text}", tmp_path, PATH=path, BASE="main", KIND="preview")
+    assert done.returncode == 0, done.stderr
+    assert "--base main --skip" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("tag", "problem"),
     [("v1.2.0", ""), ("v1.3.0", "a different version"), ("v1.2", "a different version")],

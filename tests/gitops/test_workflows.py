@@ -17,6 +17,7 @@ from devcluster.paths import CHECKOUT
 from devcluster.toolchain import pins
 from gitops.__main__ import main
 from gitops.changed import child_pipeline
+from infra.settings.images import BuildSettings, identity
 from tests.tiers import unavailable
 
 GITHUB = CHECKOUT / ".github"
@@ -163,7 +164,7 @@ def test_checkouts_do_not_persist_credentials(file: Path) -> None:
                 assert step["with"]["persist-credentials"] is False
 
 
-def test_a_job_that_is_run_again_replaces_its_artifact() -> None:
+def test_uploads_include_all_files_and_replace_the_artifact_of_an_earlier_attempt() -> None:
     uploads = [
         step
         for file in WORKFLOWS
@@ -174,6 +175,12 @@ def test_a_job_that_is_run_again_replaces_its_artifact() -> None:
     assert len(uploads) == 3
     # Otherwise, the upload fails, because the artifact of the failed attempt exists.
     assert all(step["with"].get("overwrite") for step in uploads)
+    # By default, the action leaves out hidden directories.
+    assert all(
+        step["with"].get("include-hidden-files")
+        for step in uploads
+        if step["with"]["path"].startswith(".")
+    )
 
 
 def test_caches_of_packages_and_plugins_are_keyed_by_the_requirements() -> None:
@@ -226,9 +233,9 @@ def test_update_is_bound_to_the_previously_saved_plan() -> None:
     assert planned["update"]["needs"] == ["changed", "plan"]
     assert planned["plan"]["with"]["environment"] == "preview-${{ matrix.stack }}"
     found = {step.get("name"): step for step in steps(jobs(STACK)["run"])}
-    assert "--save-plan plan/plan.json" in found["Plan"]["run"]
+    assert "--save-plan .plan/plan.json" in found["Plan"]["run"]
     assert 'test "$status" = 0 || test "$status" = 2' in found["Plan"]["run"]
-    assert "--plan plan/plan.json" in found["Update"]["run"]
+    assert "--plan .plan/plan.json" in found["Update"]["run"]
     assert "--policy-pack policies" in found["Update"]["run"]
     names = [
         step["with"]["name"]
@@ -277,6 +284,24 @@ def test_update_uses_the_configuration_of_the_policies_if_it_exists(
     assert done.returncode == 0, done.stderr
     assert "--policy-pack policies" in done.stdout
     assert ("--policy-pack-config policies/config/prod.json" in done.stdout) == configured
+
+
+@pytest.mark.parametrize("file", [STACK, GITLAB_JOBS], ids=lambda file: file.stem)
+def test_files_of_an_earlier_step_do_not_change_the_identity_of_images(
+    file: Path, tmp_path: Path
+) -> None:
+    """Otherwise, the update would build an image that the plan does not contain."""
+    build = BuildSettings(dockerfile="Dockerfile", base_image="debian:13.1", sources=["."])
+    (tmp_path / "Dockerfile").touch()
+    before = identity(build, tmp_path)
+    # An update reads the plan, and a drift check writes a report before its second preview.
+    found = re.findall(r"--plan (\S+)/plan\.json|--refresh --out (\S+)", file.read_text())
+    directories = ["".join(each) for each in found]
+    assert len(directories) == 2
+    for directory in directories:
+        (tmp_path / directory).mkdir(exist_ok=True)
+        (tmp_path / directory / "report.json").touch()
+    assert identity(build, tmp_path) == before
 
 
 def test_callers_use_every_task_of_the_reusable_workflow() -> None:

@@ -95,7 +95,7 @@ def check_merge_is_planned_and_applied(
     planned = fresh("planned")
     planned.job("stack.yml", "run", expressions("plan", base))
     updated = fresh("updated")
-    shutil.copytree(planned.checkout / "plan", updated.checkout / "plan")
+    shutil.copytree(planned.checkout / ".plan", updated.checkout / ".plan")
     updated.job("stack.yml", "run", expressions("update"))
 
     settled = fresh("settled")

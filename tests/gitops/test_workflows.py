@@ -286,6 +286,41 @@ def test_update_uses_the_configuration_of_the_policies_if_it_exists(
     assert ("--policy-pack-config policies/config/prod.json" in done.stdout) == configured
 
 
+@pytest.mark.parametrize("update", [script_of_github_update, script_of_gitlab_update])
+def test_update_does_not_revert_the_changes_of_a_later_update(
+    update: Callable[[], str], tmp_path: Path
+) -> None:
+    """A plan does not prevent this: it allows the update of an object that both commits change."""
+    pulumi = tmp_path / "pulumi"
+    pulumi.write_text(
+        '#!/bin/sh\ntest "$1" = up && echo updated || echo \'[{"environment": {\n'
+        '"git.dirty": "false",\n"git.head": "\'$LAST\'",\n"git.headName": "HEAD"}}]\'\n'
+    )
+    pulumi.chmod(0o755)
+    commits = """
+        git init --quiet
+        for name in one two three
+        do git -c user.name=t -c user.email=t@example.com commit --quiet --allow-empty -m $name
+        done
+        git rev-parse HEAD~2 HEAD~ HEAD
+        git update-ref refs/remotes/origin/main HEAD
+        git checkout --quiet HEAD~
+    """
+    first, second, third = bash(commits, tmp_path).stdout.split()
+    branch = {"GITHUB_REF_NAME": "main", "CI_COMMIT_REF_NAME": "main"}
+    variables = {"STACK": "prod", "PATH": f"{tmp_path}:{os.environ['PATH']}", **branch}
+    # The commit of an update on somebody's machine may be unknown, and a new stack has no update.
+    for last in (first, second, "0" * 40, ""):
+        done = bash(update(), tmp_path, LAST=last, **variables)
+        assert (done.returncode, done.stdout) == (0, "updated\n"), done.stderr
+    done = bash(update(), tmp_path, LAST=third, **variables)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"a later commit ({third}) was already applied" in done.stderr
+    # A force push may remove the last commit, whose changes are then to be reverted.
+    text = f"git update-ref refs/remotes/origin/main HEAD\n{update()}"
+    assert bash(text, tmp_path, LAST=third, **variables).stdout == "updated\n"
+
+
 @pytest.mark.parametrize("file", [STACK, GITLAB_JOBS], ids=lambda file: file.stem)
 def test_files_of_an_earlier_step_do_not_change_the_identity_of_images(
     file: Path, tmp_path: Path

@@ -52,12 +52,12 @@ def set_up(laptop: Runner, origin: str, rendered: Path) -> None:
     git(work, "push", "--quiet", origin, "main")
 
 
-def merge_a_change(laptop: Runner, origin: str) -> str:
-    """Push a larger quota, and return the revision before it."""
+def merge_a_change(laptop: Runner, origin: str, gpus: int = 31) -> str:
+    """Push a smaller quota, and return the revision before it."""
     work = laptop.checkout
     before = git(work, "rev-parse", "HEAD")
     file = work / "Pulumi.lab.yaml"
-    file.write_text(file.read_text().replace("gpus: 32", "gpus: 31"))
+    file.write_text(file.read_text().replace(f"gpus: {gpus + 1}", f"gpus: {gpus}"))
     git(work, "commit", "--quiet", "--all", "--message=Lower the quota")
     git(work, "push", "--quiet", origin, "main")
     return before
@@ -102,6 +102,15 @@ def check_merge_is_planned_and_applied(
     assert settled.job("stack.yml", "run", expressions("preview", base))["status"] == "0"
     report = json.loads((settled.checkout / "preview" / "report.json").read_text())
     assert report["status"] == "unchanged"
+
+    base = merge_a_change(laptop, origin, gpus=30)
+    applied = fresh("applied")
+    applied.job("stack.yml", "run", expressions("plan", base))
+    applied.job("stack.yml", "run", expressions("update"))
+    # Somebody runs the earlier update again. A checkout fetches all branches.
+    git(updated.checkout, "fetch", "--quiet")
+    with pytest.raises(AssertionError, match=r"a later commit \(\w+\) was already applied to lab"):
+        updated.job("stack.yml", "run", expressions("update"))
 
 
 def test_a_merge_is_planned_and_applied(tmp_path: Path, tools: Toolchain, origin: str) -> None:

@@ -44,6 +44,7 @@ class Runner:
             "PATH": ":".join([*map(str, bins), os.environ["PATH"]]),
             "HOME": str(self.folder / "home"),
             "RUNNER_TEMP": str(self.folder / "temp"),
+            "GITHUB_REF_NAME": "main",
             **{name: str(self.folder / name) for name in STEP_FILES},
             "PULUMI_HOME": str(self.tools.pulumi_home),
             "PULUMI_SKIP_UPDATE_CHECK": "1",

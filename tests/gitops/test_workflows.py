@@ -35,7 +35,7 @@ WRITES: dict[str, dict[str, dict[str, str]]] = {
     "update": {"plan": LOGIN, "update": LOGIN},
     "drift": {"drift": {"issues": "write", **LOGIN}},
     "ci": {},
-    "release": {"release": {"contents": "write", "attestations": "write", **LOGIN}},
+    "release": {"publish": {"contents": "write", "attestations": "write", **LOGIN}},
 }
 
 
@@ -172,7 +172,7 @@ def test_uploads_include_all_files_and_replace_the_artifact_of_an_earlier_attemp
         for step in steps(job)
         if step.get("uses", "").startswith("actions/upload-artifact@")
     ]
-    assert len(uploads) == 3
+    assert len(uploads) == 4
     # Otherwise, the upload fails, because the artifact of the failed attempt exists.
     assert all(step["with"].get("overwrite") for step in uploads)
     # By default, the action leaves out hidden directories.
@@ -544,7 +544,7 @@ def test_release_requires_a_matching_version_and_changelog_section(
     )
     log = "\n\n".join([*sections, "- old\n"])
     (tmp_path / "CHANGELOG.md").write_text(log)
-    text = script(GITHUB / "workflows" / "release.yml", "release", "Notes")
+    text = script(GITHUB / "workflows" / "release.yml", "build", "Notes")
     done = bash(text, tmp_path, TAG=tag)
     assert (done.returncode == 0) is (problem == "")
     assert problem in done.stderr
@@ -552,10 +552,27 @@ def test_release_requires_a_matching_version_and_changelog_section(
         assert (tmp_path / "notes.md").read_text().split() == ["-", "now"]
 
 
+def test_only_actions_and_gh_run_with_the_permissions_to_release() -> None:
+    release = jobs(GITHUB / "workflows" / "release.yml")
+    assert release["publish"]["needs"] == "build"
+    scripts = [step["run"] for step in steps(release["publish"]) if "run" in step]
+    assert [text.split()[:3] for text in scripts] == [["gh", "release", "create"]]
+    # The job has no checkout, from which gh would read the repository.
+    assert release["publish"]["env"]["GH_REPO"] == "${{ github.repository }}"
+    uploaded, downloaded = (
+        step["with"]
+        for job in ("build", "publish")
+        for step in steps(release[job])
+        if "artifact@" in step.get("uses", "")
+    )
+    assert uploaded["name"] == downloaded["name"]
+    assert uploaded["path"].split() == ["dist", "notes.md"]
+
+
 def test_release_without_a_changelog_section_fails(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text('version = "1.2.0"\n')
     (tmp_path / "CHANGELOG.md").write_text("## Unreleased\n\n- later\n")
-    text = script(GITHUB / "workflows" / "release.yml", "release", "Notes")
+    text = script(GITHUB / "workflows" / "release.yml", "build", "Notes")
     done = bash(text, tmp_path, TAG="v1.2.0")
     assert done.returncode == 1
     assert "no section ## 1.2.0" in done.stderr

@@ -107,7 +107,7 @@ def identity(
     """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
     The same sources have the same identity in every checkout: only names and contents of files
-    count, and hidden and compiled files are ignored. `exclude_project` leaves out
+    count, and hidden, compiled and credential files are ignored. `exclude_project` leaves out
     `PROJECT_DIRECTORIES`, so that a new release of this project does not change the identity. Raise
     FileNotFoundError if a source is missing.
     """
@@ -157,5 +157,8 @@ def _files(path: Path) -> Iterator[Path]:
 
 
 def _is_ignored(name: str) -> bool:
-    """Return True for names of compiled and hidden files, which do not affect the image."""
-    return name == "__pycache__" or name.startswith(".")
+    """Return True for names of compiled and hidden files, which do not affect the image.
+
+    The login to Google Cloud on GitHub writes its credentials to `gha-creds-*.json`.
+    """
+    return name == "__pycache__" or name.startswith((".", "gha-creds-"))

@@ -27,9 +27,9 @@ HEADLINES = {
     "failed": "the preview failed",
 }
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
-_REFERENCES = re.compile(r"([@#])")
-"""First character of a user mention or issue reference. Git hosts recognize mentions and references
-even if this character is escaped."""
+_REFERENCES = re.compile(r"([@#]|(?:!|&amp;)(?=\d))")
+"""First character of a user mention or of a reference to an issue or, on GitLab, a merge request or
+an epic. Git hosts recognize mentions and references even if this character is escaped."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 _MIN_DAYS = 2
@@ -117,7 +117,7 @@ def _errors(report: Report) -> list[str]:
 
 
 def plain(text: str) -> Markup:
-    """Return text in which Markdown, HTML, user mentions and issue references are escaped."""
+    """Return text in which Markdown, HTML, user mentions and references are escaped."""
     escaped = _SPECIAL.sub(r"\\\1", html.escape(" ".join(text.split()), quote=False))
     return _markdown(_REFERENCES.sub("\\1\u200b", escaped))
 

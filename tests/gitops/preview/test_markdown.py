@@ -115,6 +115,8 @@ def test_rendered_preview_states_its_base() -> None:
         ("@team", "@\u200bteam"),
         ("team/repository#1", "team/repository#\u200b1"),
         ("# title", "#\u200b title"),
+        ("group/project!12, group&34", "group/project!\u200b12, group&amp;\u200b34"),
+        ("!a & b != c&d", "!a &amp; b != c&amp;d"),
         ("$a$", "\\$a\\$"),
     ],
 )

@@ -17,6 +17,8 @@ import psutil
 from devcluster import DevclusterError
 from devcluster.paths import CHECKOUT, Layout
 from gitops.engine import Pack
+from gitops.preview import events
+from gitops.preview.changes import changes
 
 UNCHANGED = frozenset({"same", "read"})
 Report = Callable[[str], None]
@@ -50,9 +52,9 @@ class Stack:
         """Start a preview with the policy pack."""
         return self._start("preview")
 
-    def update(self) -> "Operation":
+    def update(self, *options: str) -> "Operation":
         """Start an update with the policy pack, without another preview."""
-        return self._start("up", "--yes", "--skip-preview")
+        return self._start("up", "--yes", "--skip-preview", *options)
 
     def outputs(self) -> dict[str, Any]:
         """Return the stack's outputs, with secrets hidden."""
@@ -133,6 +135,11 @@ class Operation:
             raise DevclusterError(_error_text(self.command, self.log.read_text(), self.log))
         return self.follower.changes
 
+    def deletes_new_objects(self) -> bool:
+        """Return whether the plan creates objects that the engine deletes at its end."""
+        plan = events.plan(events.read(self.follower.path))
+        return any(change.is_deleted_last for change in changes(plan.steps))
+
     def end(self) -> None:
         """Terminate the command. Pulumi finishes the current step, so the state is consistent."""
         self.process.terminate()
@@ -158,17 +165,17 @@ class EventFollower:
     """Reader of the event log to which the engine appends."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self._offset = 0
         self.changes: dict[str, int] = {}
         self._done = 0
 
     def follow(self, report: Report) -> None:
         """Read new events and report the current resource."""
-        if not self._path.exists():
+        if not self.path.exists():
             return
         # Read as bytes, because an incomplete line may end in the middle of a character.
-        with self._path.open("rb") as file:
+        with self.path.open("rb") as file:
             file.seek(self._offset)
             while line := file.readline():
                 if not line.endswith(b"\n"):

@@ -128,6 +128,12 @@ class Deployment:
             with self._reporter.step(f"pulumi up of stack {target.name}") as step:
                 summary.changes = target.update().finish(step.update)
                 step.detail = stack.describe(summary.changes)
+            if preview.deletes_new_objects():
+                # An earlier update failed while it was replacing the objects, and this update has
+                # reverted the replacement.
+                title = f"pulumi up --refresh of stack {target.name}: restores deleted objects"
+                with self._reporter.step(title) as step:
+                    step.detail = stack.describe(target.update("--refresh").finish(step.update))
         summary.outputs = target.outputs()
 
 

@@ -22,6 +22,7 @@ from devcluster.toolchain import Toolchain
 from gitops.runs.progress import Progress
 from kube.kinds.record import State
 from tests.devcluster.programs import Install
+from tests.gitops import plans
 
 
 @pytest.fixture
@@ -54,6 +55,39 @@ def test_stack_is_selected_only_once(cluster: Cluster, tmp_path: Path, install: 
         deployment.prepare(cluster)
         deployment.begin(cluster)
     assert calls.read_text().count("stack select") == 1
+
+
+def test_objects_that_a_reverted_replacement_deletes_are_restored(
+    cluster: Cluster, tmp_path: Path, install: Install
+) -> None:
+    """An earlier update failed after it had replaced the object."""
+    install("docker", "exit 0")
+    policy = {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": plans.metadata("default-deny"),
+    }
+    other = {**policy, "metadata": {**policy["metadata"], "namespace": "other"}}
+    replaced = plans.step("replace", other, policy, keys=["metadata.namespace"])
+    summary = {"summaryEvent": {"result": "succeeded", "resourceChanges": {"replace": 1}}}
+    calls, log = tmp_path / "calls", tmp_path / "log"
+    install(
+        "pulumi",
+        f"""echo "$*" >> {calls}
+        case "$1" in
+          preview) cp {log} {cluster.layout.logs}/pulumi-preview.events;;
+          *) echo '{{"deployment": {{}}}}';;
+        esac""",
+    )
+    for pending, updates in ((policy, 2), (other, 1)):
+        events = [replaced, plans.step("delete-replaced", pending), summary]
+        log.write_text("".join(json.dumps(event) + "\n" for event in events))
+        calls.unlink(missing_ok=True)
+        with up.Deployment(Reporter(Console(file=io.StringIO()))) as deployment:
+            deployment.finish(cluster, Summary())
+        made = [line for line in calls.read_text().splitlines() if line.startswith("up ")]
+        assert len(made) == updates
+        assert ["--refresh" in line for line in made] == [False, True][:updates]
 
 
 def put_queue(tmp_path: Path, gpus: int = 4, **status: Any) -> None:

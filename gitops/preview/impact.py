@@ -248,6 +248,8 @@ def _sentences(change: Change, resource: Resource, state: State | None) -> tuple
     stays = change.is_retained and change.step.operation == "delete"
     if resource.is_kind(SCHEDULING_GROUP, "Queue"):
         return _QUEUES, [] if stays else [_QUEUE_DELETED]
+    if resource.is_kind("scheduling.k8s.io", "PriorityClass") and change.new is None:
+        return _QUEUES, [] if stays else [_PRIORITY_CLASS_DELETED]
     if resource.hidden_effects:
         return _QUEUES, [] if stays else [_RELEASE_DELETED]
     if any(pod.role(_ROLES) == "serving" for pod in find_pods(resource)):
@@ -276,6 +278,10 @@ _NAMESPACE_DELETED = "Everything in it is deleted, including claims and their da
 _QUEUE_DELETED = (
     "Jobs waiting in it lose their position. Volcano deletes a queue even while its jobs are "
     "running."
+)
+_PRIORITY_CLASS_DELETED = (
+    "Kubernetes rejects new pods that use it: a run that uses it and continues fails when its pods "
+    "are created again, for example after an eviction."
 )
 _SERVICE_UNAVAILABLE = (
     "Requests fail until its replacement is ready, or permanently if there is none."

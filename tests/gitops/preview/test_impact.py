@@ -362,6 +362,17 @@ def test_object_that_an_unfinished_move_will_delete_is_reported_if_the_move_is_r
     assert text.startswith(f"`Queue {queue['metadata']['name']}` is deleted at the end")
 
 
+def test_deleted_priority_class_warns_about_runs_that_still_use_it() -> None:
+    metadata = {"name": "training"}
+    resource = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": metadata}
+    run = plans.step("delete", plans.volcano_job(), retain=True)
+    text, last = texts_of(run, plans.step("delete", resource))
+    assert text.startswith("PriorityClass `training` is deleted. Kubernetes rejects new pods")
+    assert last.startswith("Training run")
+    (text,) = texts_of(plans.step("replace", resource, resource, keys=["provider"]))
+    assert "rejects" not in text
+
+
 @pytest.mark.parametrize("operation", ["delete", "replace"])
 def test_removed_chart_warns_about_its_custom_resources(operation: str) -> None:
     release = {"apiVersion": "helm.sh/v3", "kind": "Release", "metadata": {"name": "volcano"}}

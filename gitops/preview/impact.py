@@ -277,7 +277,8 @@ _DELETED_LAST = (
 _NAMESPACE_DELETED = "Everything in it is deleted, including claims and their data."
 _QUEUE_DELETED = (
     "Jobs waiting in it lose their position. Volcano deletes a queue even while its jobs are "
-    "running."
+    "running. A run that continues in it fails when its pods are created again, for example after "
+    "an eviction."
 )
 _PRIORITY_CLASS_DELETED = (
     "Kubernetes rejects new pods that use it: a run that uses it and continues fails when its pods "

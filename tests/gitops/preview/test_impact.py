@@ -362,6 +362,11 @@ def test_object_that_an_unfinished_move_will_delete_is_reported_if_the_move_is_r
     assert text.startswith(f"`Queue {queue['metadata']['name']}` is deleted at the end")
 
 
+def test_deleted_queue_warns_about_runs_that_continue_in_it() -> None:
+    (text,) = texts_of(plans.step("delete", plans.queue()))
+    assert "A run that continues in it fails when its pods are created again" in text
+
+
 def test_deleted_priority_class_warns_about_runs_that_still_use_it() -> None:
     metadata = {"name": "training"}
     resource = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": metadata}

@@ -17,6 +17,8 @@ def find(directory: Path) -> list[Path]:
     found = visible_files(directory)
     paths = [path for path in found if path.suffix in _READERS and path.is_file()]
     if not paths:
+        if not directory.exists():
+            raise DataError(f"{directory} does not exist: pass a directory of texts as --folder")
         *others, last = (f"*{suffix}" for suffix in _READERS)
         raise DataError(f"{directory} has no {', '.join(others)} or {last} file")
     return paths

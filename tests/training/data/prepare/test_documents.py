@@ -27,6 +27,13 @@ def test_hidden_files_are_ignored(tmp_path: Path) -> None:
     assert find(tmp_path) == [tmp_path / "a.txt"]
 
 
+def test_missing_directory_is_reported_as_missing(tmp_path: Path) -> None:
+    with pytest.raises(
+        DataError, match="missing does not exist: pass a directory of texts as --folder"
+    ):
+        find(tmp_path / "missing")
+
+
 def test_every_row_of_the_column_is_a_text(tmp_path: Path) -> None:
     rows = [f"text {number} é" for number in range(1000)]
     path = write(tmp_path / "a.parquet", id=list(range(1000)), body=rows)

@@ -6,7 +6,7 @@ import os
 import shutil
 import tarfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final, Self
 
@@ -62,8 +62,9 @@ def new_dataset(target: Path, force: bool, source: Path) -> Iterator[Path]:
     Files of an interrupted attempt are published if all are complete, and removed otherwise. With
     `force`, a data set in `target` is replaced at the end, and other files are kept. Raise
     DataError if `target` is not empty and `force` is false, or if another process is preparing a
-    data set in `target`.
+    data set in `target`. After an error, remove `target` if this call created it.
     """
+    is_new = not target.exists()
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
         unfinished = target / UNFINISHED
@@ -82,6 +83,9 @@ def new_dataset(target: Path, force: bool, source: Path) -> Iterator[Path]:
             yield unfinished
         except BaseException:
             shutil.rmtree(unfinished, ignore_errors=True)
+            if is_new:
+                with suppress(OSError):
+                    target.rmdir()
             raise
         _publish(unfinished, target)
 

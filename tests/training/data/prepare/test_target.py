@@ -65,6 +65,18 @@ def test_force_replaces_a_data_set_and_leaves_other_files(tmp_path: Path) -> Non
     assert names(tmp_path) == [MANIFEST_FILE, "notes", "two.bin"]
 
 
+@pytest.mark.parametrize("existing", [False, True])
+def test_failure_creates_no_target_and_keeps_an_existing_one(
+    existing: bool, tmp_path: Path
+) -> None:
+    target = tmp_path / "data"
+    if existing:
+        target.mkdir()
+    with pytest.raises(DataError), new_dataset(target, force=False, source=tmp_path):
+        raise DataError
+    assert target.exists() == existing
+
+
 @pytest.mark.parametrize("error", [KeyboardInterrupt, OSError, DataError])
 def test_failed_replacement_keeps_the_existing_data_set(
     error: type[BaseException], tmp_path: Path

@@ -40,8 +40,9 @@ NOT_SECRET_NAME: Final = re.compile(
     r"|region|role|root|rotation|selector|source|store|strategy|ttl|version)"
     r"|secretName|(?-i:[a-zA-Z]Name(Annotation)?)|pull_?secrets?"
     rf"|(^|_){_TOKENIZER}_token"
-    r"|(^|_)(cache|feature|foreign|group|idempotency|index|label|metric|object|partition|primary"
-    r"|public|routing|shard|sort)_key)$"
+    r"|(^|_)(annotation|cache|column|feature|foreign|group|idempotency|image|index|input|join|label"
+    r"|lookup|messages?|meta(data)?|metric|object|output|partition|primary|prompt|public|response"
+    r"|routing|shard|sort|tag|target|text)_key)$"
 )
 """Names that contain a word such as `secret` or `key`, but do not name a secret.
 

@@ -208,8 +208,14 @@ def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
     """Yield a violation for each field that changes pods in a way that no rule reads."""
     for path in paths:
         for node in nodes_at(resource.root, steps(path)):
-            if node.present:
+            if node.present and not _is_flag_of_deletion(node):
                 yield Violation(node, "nothing: no rule can read how it changes pods")
+
+
+def _is_flag_of_deletion(node: Node) -> bool:
+    """Return whether a field contains the flags of `kubectl delete`, which creates nothing."""
+    parent = node.parent
+    return node.key == "flags" and parent is not None and parent["action"].value == "delete"
 
 
 def _changes_only_labels(patch: str) -> bool:

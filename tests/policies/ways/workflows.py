@@ -22,6 +22,7 @@ INLINE: dict[str, Callable[[Any], Any]] = {
 MANIFEST = {"resource": {"action": "create", "manifest": str(KUBERNETES_POD)}}
 STEP = {"steps": [EVIL]}
 ELSEWHERE = {"resource": {"action": "get", "flags": ["-n", "kube-system"]}}
+DELETE = {"resource": {"action": "delete", "flags": ["job", "--selector", "run=a"]}}
 GET = {"resource": {"action": "get"}}
 PATCH = '{"hostPID": true}'
 GRAPH = [
@@ -63,6 +64,12 @@ HARMLESS = [
         "ordinary_web_application",
         "spec/template/metadata/annotations",
         {"example.com/last-applied": str(KUBERNETES_POD)},
+    ),
+    field_edit(
+        "a step that deletes the objects that kubectl's flags select",
+        "argo_workflow_steps",
+        "spec/templates/1",
+        DELETE,
     ),
     trigger(
         "a trigger whose event sets the name",

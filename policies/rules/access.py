@@ -28,7 +28,11 @@ BUILT_IN_GROUPS: Final = frozenset(
 ) | {"authorization.openshift.io", "security.openshift.io"}
 """API groups that are part of Kubernetes or OpenShift. Other subdomains of k8s.io, such as
 gateway.networking.k8s.io, are groups of custom resources."""
-_ESCALATING_VERBS: Final = ("bind", "escalate", "impersonate")
+_ESCALATING_VERBS: Final = (
+    *("bind", "escalate", "impersonate"),
+    # Constrained impersonation, except for `impersonate:associated-node`: agents act as their node.
+    *(f"impersonate:{identity}" for identity in ("user-info", "serviceaccount", "arbitrary-node")),
+)
 _ESCALATING_RESOURCES: Final = (
     *("nodes/proxy", "serviceaccounts/token", "certificatesigningrequests/approval"),
 )

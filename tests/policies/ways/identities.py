@@ -35,6 +35,12 @@ WAYS = [
     role("a role that signs certificates", ["certificates.k8s.io"], ["signers"], ["sign"]),
     role("a role that deletes secrets in all API groups", ["", "*"], ["secrets"], ["delete"]),
     role("a role that impersonates groups", [""], ["groups"], ["get", "impersonate"]),
+    role(
+        "a role that impersonates users for some requests",
+        ["authentication.k8s.io"],
+        ["users"],
+        ["impersonate:user-info"],
+    ),
     way(
         "all URLs of the API server",
         BOUND,

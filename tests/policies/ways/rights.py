@@ -246,6 +246,12 @@ HARMLESS = [
     controller_role("updating the status of quotas", "", "resourcequotas/status", "update"),
     controller_role("creating network policies", "networking.k8s.io", "networkpolicies", "create"),
     controller_role("reading logs", "", "pods/log", "get"),
+    controller_role(
+        "an agent that acts as its node",
+        "authentication.k8s.io",
+        "nodes",
+        "impersonate:associated-node",
+    ),
     controller_role("reading admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
     controller_role("a controller for its own kinds", "a.example.com", "things/*", "update"),
     controller_role("a controller for gateways", "gateway.networking.k8s.io", "*", "*"),

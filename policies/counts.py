@@ -28,8 +28,23 @@ def value_near_pod(root: Node, path: str, pod_path: Sequence[Key]) -> Node:
     return node
 
 
+def _path_with_number(root: Node, count: Count, pod_path: Sequence[Key]) -> Sequence[Key]:
+    """Return the path whose indices replace each `*` in the paths of a count.
+
+    This is the path of the pod or, if the count has `members`, of the list that names the pod.
+    """
+    if not count.members:
+        return pod_path
+    name = value_near_pod(root, count.member, pod_path).text
+    for node in nodes_at(root, steps(count.members)):
+        if any(item.text == name for item in node.items()):
+            return node.steps[len(root.steps) :]
+    return ()
+
+
 def requested(root: Node, count: Count, pod_path: Sequence[Key]) -> Decimal | None:
     """Return the count that the manifest requests, or None if it is unknown."""
+    pod_path = _path_with_number(root, count, pod_path)
     nodes = [value_near_pod(root, path, pod_path) for path in count.paths]
     present = next((node for node in nodes if not node.absent), None)
     if present is None and count.elsewhere:
@@ -43,6 +58,7 @@ def requested(root: Node, count: Count, pod_path: Sequence[Key]) -> Decimal | No
 
 def upper_bound(root: Node, count: Count, pod_path: Sequence[Key]) -> Decimal | None:
     """Return the upper bound of a count, or None if it is unknown."""
+    pod_path = _path_with_number(root, count, pod_path)
     applies = not count.enabled or value_near_pod(root, count.enabled, pod_path).value is True
     maxima = [value_near_pod(root, path, pod_path) for path in count.maxima] if applies else []
     nodes = [*(value_near_pod(root, path, pod_path) for path in count.paths), *maxima]

@@ -67,6 +67,11 @@ class Count:
     """Update strategy of these pods."""
     part: str = ""
     """Path of the name by which an autoscaler selects these pods (`Scaler.part`)."""
+    member: str = ""
+    """Path of the name by which a list at `members` selects these pods."""
+    members: str = ""
+    """Path of lists of names. In `paths` and `maxima`, `*` stands for the item of the list that
+    contains the name at `member`."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Serving kinds: KServe, Knative and Argo Rollouts."""
+"""Serving kinds: KServe, Knative, Argo Rollouts, Grove, Kthena and RoleBasedGroup."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kube.workloads.control import DEFAULT_ROLLOUT, Proxy, Rollout, Scaler
+from kube.workloads.control import DEFAULT_ROLLOUT, Job, Proxy, Rollout, Scaler
 from kube.workloads.kubernetes import NOT_RUN, REPLICAS, TEMPLATE, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 
@@ -289,4 +289,106 @@ ROLLOUTS: Final = [
 ]
 
 
-KINDS: Final = [*KSERVE, *KNATIVE, *ROLLOUTS]
+_CLIQUE: Final = "spec.template.cliques.*"
+_SCALING_GROUP: Final = "spec.template.podCliqueScalingGroups.*"
+
+# Grove. A scaling group multiplies the pods of the cliques that it names.
+GROVE: Final = [
+    WorkloadKind(
+        group="grove.io",
+        kind="PodCliqueSet",
+        pods=(
+            Pods(
+                at=f"{_CLIQUE}.spec.podSpec",
+                metadata=_CLIQUE,
+                priority=("spec.template.priorityClassName",),
+                count=(
+                    REPLICAS,
+                    Count(
+                        paths=(f"{_CLIQUE}.spec.replicas",),
+                        maxima=(f"{_CLIQUE}.spec.autoScalingConfig.maxReplicas",),
+                    ),
+                    Count(
+                        paths=(f"{_SCALING_GROUP}.replicas",),
+                        maxima=(f"{_SCALING_GROUP}.scaleConfig.maxReplicas",),
+                        member=f"{_CLIQUE}.name",
+                        members=f"{_SCALING_GROUP}.cliqueNames",
+                    ),
+                ),
+            ),
+        ),
+        roles=SERVING,
+        ends=False,
+        # Claims that the operator adds to pods.
+        opaque=tuple(f"{at}.resourceSharing" for at in ("spec.template", _CLIQUE, _SCALING_GROUP)),
+    )
+]
+
+
+def _entry_and_workers() -> Iterator[Pods]:
+    """Yield the pods of a ModelServing. Each replica of a role has one entry pod."""
+    role = "spec.template.roles.*"
+    replicas = REPLICAS, Count(paths=(f"{role}.replicas",))
+    entry = f"{role}.entryTemplate"
+    yield Pods(at=f"{entry}.spec", count=replicas)
+    # The last factor is one. It states that the entry pod is the leader, which is not counted in
+    # `workerReplicas`.
+    workers = Count(paths=(f"{role}.workerReplicas",)), Count(paths=(), less_with=entry)
+    yield Pods(at=f"{role}.workerTemplate.spec", count=(*replicas, *workers))
+
+
+KTHENA: Final = [
+    WorkloadKind(
+        group="workload.serving.volcano.sh",
+        kind="ModelServing",
+        pods=tuple(_entry_and_workers()),
+        roles=SERVING,
+        ends=False,
+        job=Job(scheduler="schedulerName"),
+    )
+]
+
+_ROLE_TEMPLATES: Final = {
+    "template": "leaderWorkerSet.size",  # v1alpha1
+    "components.*.template": "components.*.size",  # v1alpha1
+    "standalonePattern.template": "",
+    "leaderWorkerPattern.template": "leaderWorkerPattern.size",
+    "customComponentsPattern.components.*.template": "customComponentsPattern.components.*.size",
+}
+"""Maps the pod templates of a role to the number of their pods in each replica of the role."""
+_ROLE_PATCHES: Final = (
+    *("templateRef", "leaderWorkerSet.patchLeaderTemplate", "leaderWorkerSet.patchWorkerTemplate"),
+    *("standalonePattern.templateRef", "leaderWorkerPattern.templateRef"),
+    *("leaderWorkerPattern.leaderTemplatePatch", "leaderWorkerPattern.workerTemplatePatch"),
+)
+"""Fields of a role that refer to a pod template elsewhere, or change the pod template."""
+
+
+def _role_group(kind: str, *groups: str) -> WorkloadKind:
+    """Return the record of groups of roles, at each path in `groups`."""
+    outer = () if kind == "RoleBasedGroup" else (REPLICAS,)
+    pods = []
+    for group in groups:
+        for template, size in _ROLE_TEMPLATES.items():
+            sizes = (Count(paths=(f"{group}.roles.*.{size}",)),) if size else ()
+            replicas = Count(paths=(f"{group}.roles.*.replicas",))
+            at = f"{group}.roles.*.{template}.spec"
+            pods.append(Pods(at=at, count=(*outer, replicas, *sizes)))
+        pods.append(Pods(at=f"{group}.roleTemplates.*.template.spec", count=NOT_RUN))
+    return WorkloadKind(
+        group="workloads.x-k8s.io",
+        kind=kind,
+        pods=tuple(pods),
+        roles=SERVING,
+        ends=False,
+        opaque=tuple(f"{group}.roles.*.{field}" for group in groups for field in _ROLE_PATCHES),
+    )
+
+
+ROLE_GROUPS: Final = [
+    _role_group("RoleBasedGroup", "spec"),
+    # The second path is that of v1alpha1.
+    _role_group("RoleBasedGroupSet", "spec.groupTemplate.spec", "spec.template"),
+]
+
+KINDS: Final = [*KSERVE, *KNATIVE, *ROLLOUTS, *GROVE, *KTHENA, *ROLE_GROUPS]

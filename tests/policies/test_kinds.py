@@ -117,6 +117,18 @@ def test_proposed_record_counts_the_replicas(spec: dict[str, Any]) -> None:
 
 TEMPLATE = {"template": {"spec": {"containers": [CONTAINER]}}}
 RUNNERS = "actions.github.com/v1alpha1"
+GROVE = "grove.io/v1alpha1"
+ROLES = "workloads.x-k8s.io/v1alpha2"
+ENTRY_AND_WORKERS = {"entryTemplate": TEMPLATE["template"], "workerReplicas": 4} | {
+    "workerTemplate": TEMPLATE["template"]
+}
+
+
+def cliques(member: str, scaling: dict[str, Any]) -> dict[str, Any]:
+    """Return a PodCliqueSet with two replicas, three pods each, and a scaling group."""
+    clique = {"name": "a", "spec": {"replicas": 3, "podSpec": {"containers": [CONTAINER]}}}
+    group = {"name": "g", "cliqueNames": [member], **scaling}
+    return {"replicas": 2, "template": {"cliques": [clique], "podCliqueScalingGroups": [group]}}
 
 
 @pytest.mark.parametrize(
@@ -157,6 +169,55 @@ RUNNERS = "actions.github.com/v1alpha1"
             "SandboxTemplate",
             {"podTemplate": {"spec": {"containers": [CONTAINER]}}},
             "an unlimited number of",
+        ),
+        (GROVE, "PodCliqueSet", cliques("b", {"replicas": 9}), "48"),
+        (GROVE, "PodCliqueSet", cliques("a", {"replicas": 2}), "96"),
+        (GROVE, "PodCliqueSet", cliques("a", {"scaleConfig": {"maxReplicas": 4}}), "192"),
+        (
+            "workload.serving.volcano.sh/v1alpha1",
+            "ModelServing",
+            {"replicas": 2, "template": {"roles": [{"replicas": 3, **ENTRY_AND_WORKERS}]}},
+            "240",
+        ),
+        (
+            ROLES,
+            "RoleBasedGroup",
+            {"roles": [{"replicas": 2, "standalonePattern": TEMPLATE}]},
+            "16",
+        ),
+        (
+            ROLES,
+            "RoleBasedGroup",
+            {"roles": [{"replicas": 2, "leaderWorkerPattern": {"size": 3, **TEMPLATE}}]},
+            "48",
+        ),
+        (
+            ROLES,
+            "RoleBasedGroup",
+            {
+                "roles": [
+                    {
+                        "replicas": 2,
+                        "customComponentsPattern": {"components": [{"size": 4, **TEMPLATE}]},
+                    }
+                ]
+            },
+            "64",
+        ),
+        (
+            "workloads.x-k8s.io/v1alpha1",
+            "RoleBasedGroup",
+            {"roles": [{"replicas": 2, "leaderWorkerSet": {"size": 3}, **TEMPLATE}]},
+            "48",
+        ),
+        (
+            ROLES,
+            "RoleBasedGroupSet",
+            {
+                "replicas": 3,
+                "groupTemplate": {"spec": {"roles": [{"standalonePattern": TEMPLATE}]}},
+            },
+            "24",
         ),
         (RUNNERS, "AutoscalingRunnerSet", {"maxRunners": 3, **TEMPLATE}, "24"),
         (RUNNERS, "AutoscalingRunnerSet", TEMPLATE, "an unlimited number of"),

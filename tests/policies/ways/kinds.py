@@ -85,10 +85,13 @@ KINDS = [
         {"template": {"components": [{"name": "a", "container": {"image": IMAGE}}]}},
     ),
     unknown_kind(
-        "groups of roles",
+        "roles whose pods refer to a template",
         "workloads.x-k8s.io/v1alpha2",
         "RoleBasedGroup",
-        {"roles": [{"standalonePattern": {"template": {"spec": SPEC}}}]},
+        {
+            "roles": [{"replicas": 9, "standalonePattern": {"templateRef": {"name": "a"}}}],
+            "roleTemplates": [{"name": "a", "template": {"spec": SPEC}}],
+        },
     ),
 ]
 

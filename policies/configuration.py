@@ -86,7 +86,7 @@ DECLARED_RULES: list[Rule[Any]] = [
 """Rules about the configuration. The pack itself reports their violations."""
 _ALL = "all"
 RESERVED = (_ALL, *(rule.name for rule in (*DECLARED_RULES, *simulated.DECLARED_RULES)))
-"""Configuration keys that are not the names of rules in the catalogue."""
+"""Configuration keys that are not the names of rules in the catalog."""
 _DISABLED = "disabled"
 _LEVELS = ("advisory", "mandatory", "remediate", _DISABLED)
 ALL_DISABLED = "it disables every rule; enable at least one, or do not use the pack"

@@ -299,7 +299,7 @@ def xids_of(response: Any) -> dict[str, frozenset[int]]:
 
 
 async def run(controller: Controller, interval: float) -> None:
-    """Check the nodes until cancelled. Outages of the API server do not end the loop."""
+    """Check the nodes until canceled. Outages of the API server do not end the loop."""
 
     async def check() -> None:
         controller.check_soon.clear()

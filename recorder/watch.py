@@ -49,7 +49,7 @@ _log_retry = before_sleep_log(_log, logging.WARNING)
 
 
 async def watch(claims: Path, bounds: Bounds) -> None:
-    """Record failures until cancelled. Outages of the API server do not end the loop."""
+    """Record failures until canceled. Outages of the API server do not end the loop."""
     recorder = Recorder(lambda: AsyncClient(http2=True), claims, bounds)
     while True:
         await recorder.observe()

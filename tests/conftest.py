@@ -116,7 +116,7 @@ def _order(path: Path) -> tuple[bool, bool, int]:
     """Return the sort key for the tests of a file.
 
     Long files and groups come first, so that no process waits for the others at the end. Files of
-    the unit tier are mixed, because neighbours are similar: they mostly compute or mostly wait.
+    the unit tier are mixed, because neighbors are similar: they mostly compute or mostly wait.
     """
     place = path.relative_to(HERE)
     if _of_other_tier(path):

@@ -286,7 +286,7 @@ class Queue:
                 self._count(request, piece.end - piece.begin, lane)
 
     def drop(self, request: Request) -> None:
-        """Remove a request that has been answered or cancelled."""
+        """Remove a request that has been answered or canceled."""
         if request.queued:
             lane = self._lanes[request.peer]
             del lane.requests[request]

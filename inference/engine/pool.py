@@ -134,7 +134,7 @@ class Pool:
         return self.served
 
     def drop(self, request: Request) -> None:
-        """Remove a cancelled request from the queue."""
+        """Remove a canceled request from the queue."""
         self._queue.drop(request)
 
     async def close(self, seconds: float) -> None:

@@ -40,7 +40,7 @@ INITIAL_BYTES: Final = 1 << 16
 STOPPED: Final = "the server stopped it"
 
 START_SECONDS: Final = 1.0
-"""Time (s) to wait for a process that is still starting when its start is cancelled."""
+"""Time (s) to wait for a process that is still starting when its start is canceled."""
 
 MAX_MESSAGE_BYTES: Final = 1 << 17
 """Maximum size (bytes) of a message. Data that may be larger is passed in arenas."""

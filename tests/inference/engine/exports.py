@@ -70,7 +70,7 @@ async def until(condition: Callable[[], object]) -> None:
 
 
 async def infer(pool: Pool | None, inputs: Tensors, deadline: float = math.inf) -> Answer:
-    """Compute a request. If this call is cancelled, remove the request from the queue."""
+    """Compute a request. If this call is canceled, remove the request from the queue."""
     assert pool is not None
     request = pool.submit(inputs, deadline)
     try:

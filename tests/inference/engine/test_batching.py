@@ -85,7 +85,7 @@ async def test_full_memory_evicts_requests_of_the_client_with_the_most_bytes() -
     put(queue, request("a", width=100))
 
 
-async def test_evicted_and_cancelled_requests_are_not_counted() -> None:
+async def test_evicted_and_canceled_requests_are_not_counted() -> None:
     queue, many = Queue(1, 4, 1000), [request("a") for _ in range(4)]
     put(queue, *many)
     many[2].future.cancel()
@@ -133,7 +133,7 @@ async def test_remainder_of_a_large_request_is_first_in_the_next_batch() -> None
 
 
 @pytest.mark.parametrize("cancelled", [True, False])
-async def test_cancelled_and_expired_requests_are_released_before_the_next_batch(
+async def test_canceled_and_expired_requests_are_released_before_the_next_batch(
     cancelled: bool,
 ) -> None:
     queue, ended, other = Queue(2, 10, 1000), request("a", samples=3), request("a")

@@ -288,7 +288,7 @@ async def test_a_request_that_cannot_meet_its_deadline_is_refused_at_once(
         await asyncio.gather(*begun)
 
 
-async def test_a_cancelled_request_is_not_computed(probe: Path, serve: Serve) -> None:
+async def test_a_canceled_request_is_not_computed(probe: Path, serve: Serve) -> None:
     async with serve(probe) as engine:
         busy = asyncio.create_task(infer(engine.pool, sample(SLEEP, BUSY_SECONDS)))
         await until(lambda: not engine.pool.idle)

@@ -210,7 +210,7 @@ def test_connection_is_closed_if_its_answers_are_not_read(server: Server, connec
             pass
 
 
-def test_a_request_is_cancelled_when_its_client_disconnects(
+def test_a_request_is_canceled_when_its_client_disconnects(
     server: Server, connect: Connect, release: Callable[[], None]
 ) -> None:
     def cancelled() -> float:

@@ -163,11 +163,20 @@ def images_at(spec: Node, location: Pods) -> Iterator[Node]:
     for path in location.images:
         for node in nodes_at(spec, steps(path)):
             image = _image(node, node["image"]) if isinstance(node.value, dict) else node
-            scheme, separator, name = (image.text or "").partition("://")
-            if not separator:
+            uri = image.text or ""
+            if "://" not in uri:
                 yield image
-            elif scheme == "oci":
+            elif name := image_of_uri(uri):
                 yield Node(name, image.parent, image.key)
+
+
+def image_of_uri(uri: str) -> str:
+    """Return the image to which the URI of a model refers; empty if it is not an image.
+
+    KServe also supports variants of the scheme `oci`, such as `oci+native`.
+    """
+    scheme, _, name = uri.partition("://")
+    return name if scheme.partition("+")[0] == "oci" else ""
 
 
 def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:

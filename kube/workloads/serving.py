@@ -61,7 +61,7 @@ def _components() -> Iterator[Pods]:
             copied=("metadata",),
             labels={_NAME_LABEL: "{name}", "component": name},
             count=(replicas,),
-            images=tuple(f"{model}.storageUri" for model in _MODELS),
+            images=(*(f"{model}.storageUri" for model in _MODELS), "storageUris.*.uri"),
             partial=True,
         )
     workers = Count(

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Final
 from pydantic import AfterValidator, Field
 
 from policies import cel
+from policies.pod_parts import image_of_uri
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule
 from policies.settings import NoConfig
 from policies.values import Node, any_field
@@ -32,9 +33,11 @@ _BRANCH: Final = re.compile(
 )
 _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
 _DEFAULT_REGISTRY: Final = "docker.io"
-_OCI: Final = "oci://"
 _PVC: Final = "pvc://"
 _MODEL_FIELDS: Final = ("storageUri", "sourceModelUri")
+_MODELS: Final = frozenset({"storageUris", "model", "adapters"})
+"""Fields whose values, or items of values, contain the URI of a model in the field `uri`."""
+_URI: Final = "uri"
 _TRAINER: Final = ("spec", "trainer")
 
 
@@ -74,23 +77,29 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
     if "." not in pod.resource.group or not isinstance(spec.value, dict):
         return
     location, pending = pod.spec.steps[:2], [spec]
-    if not any_field(spec.value, lambda key, _: key in _MODEL_FIELDS):
+    if not any_field(spec.value, lambda key, _: key in (*_MODEL_FIELDS, _URI)):
         return
     while pending:
         node = pending.pop()
         for key, child in node.fields():
             in_pod = child.steps[: len(location)] == location or location == _TRAINER
-            if key in _MODEL_FIELDS and child.text and in_pod:
+            is_uri = key in _MODEL_FIELDS or (key == _URI and not _MODELS.isdisjoint(node.steps))
+            if is_uri and child.text and in_pod:
                 yield child
             pending.append(child)
         pending.extend(node.items())
 
 
 def _model_images(pod: Pod) -> Iterator[tuple[Node, str]]:
-    """Yield the URI and the image reference of each model that is mounted from an image."""
+    """Yield the URI and the image reference of each model that is mounted from an image.
+
+    Images that the kind's record lists are omitted.
+    """
+    recorded = {image.steps for image in pod.images}
     for uri in _model_uris(pod):
-        if uri.text and uri.text.startswith(_OCI):
-            yield uri, uri.text.removeprefix(_OCI)
+        image = image_of_uri(uri.text or "")
+        if image and uri.steps not in recorded:
+            yield uri, image
 
 
 def registry_path(image: str) -> str:
@@ -174,8 +183,9 @@ def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violati
     paths = [(image, registry_path(text)) for image, text in _known_images(pod)]
     paths += [(image, registry_path(text)) for image, text in _model_images(pod)]
     for uri in _model_uris(pod):
-        if not str(uri.value).startswith((_OCI, _PVC)):
-            paths.append((uri, str(uri.value)))
+        text = str(uri.value)
+        if not (image_of_uri(text) or text.startswith(_PVC)):
+            paths.append((uri, text))
     for image, path in paths:
         if not any(path == registry or path.startswith(f"{registry}/") for registry in allowed):
             yield Violation(image, f"an image or a model from {' or '.join(allowed)}")

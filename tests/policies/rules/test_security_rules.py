@@ -1,5 +1,6 @@
 """Rules for pod security, secrets, access and exposure, with rejected and accepted manifests."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -600,6 +601,38 @@ def test_missing_image_is_reported_only_once() -> None:
     edit = (f"{MAIN}/image", REMOVED)
     assert evaluate_rule("image-tag-fixed", deployment(edit))
     assert evaluate_rule("image-digest-pinned", deployment(edit)) == []
+
+
+def test_model_image_is_reported_once() -> None:
+    spec = {"predictor": {"model": {"storageUri": "oci://registry.example.com/a"}}}
+    service = manifest("serving.kserve.io/v1beta1", "InferenceService", spec=spec)
+    (message,) = (
+        each for each in evaluate_rule("image-tag-fixed", service) if "storageUri" in each
+    )
+    assert "registry.example.com/a" in message
+
+
+@pytest.mark.parametrize(("uri", "rejected"), [("hf://evil/pickle", True), ("hf://team/a", False)])
+@pytest.mark.parametrize(
+    ("kind", "edit"),
+    [
+        (
+            "InferenceService",
+            lambda uri: {"predictor": {"model": {}, "storageUris": [{"uri": uri}]}},
+        ),
+        ("LLMInferenceService", lambda uri: {"model": {"uri": uri}}),
+        (
+            "LLMInferenceService",
+            lambda uri: {"model": {"uri": "hf://team/a", "lora": {"adapters": [{"uri": uri}]}}},
+        ),
+    ],
+)
+def test_models_of_kserve_must_come_from_allowed_sources(
+    kind: str, edit: Callable[[str], Manifest], uri: str, rejected: bool
+) -> None:
+    service = manifest("serving.kserve.io/v1beta1", kind, spec=edit(uri))
+    config = {"allowedRegistries": ["registry.example.com", "hf://team"]}
+    assert bool(evaluate_rule("image-registry-allowed", service, config=config)) is rejected
 
 
 @pytest.mark.parametrize(

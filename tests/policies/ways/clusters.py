@@ -460,6 +460,18 @@ WAYS = [
         ("0/spec/model/uri", "oci://ghcr.io/team/model"),
     ),
     way(
+        "a model image without a version among several models",
+        "kserve_model_format",
+        "image-tag-fixed",
+        ("0/spec/predictor/storageUris", [{"uri": "oci://ghcr.io/team/model"}]),
+    ),
+    way(
+        "a model image without a version that the kubelet mounts",
+        "kserve_model_format",
+        "image-tag-fixed",
+        ("0/spec/predictor/model/storageUri", "oci+native://ghcr.io/team/model"),
+    ),
+    way(
         "an adapter image without a version",
         "llmisvc_single_gpu",
         "image-tag-fixed",

@@ -155,6 +155,8 @@ def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerK
                 sidecar = bool(keys) and keys[0] in _SIDECARS
                 kind = "sidecar" if sidecar else "main"
                 container_limits = {} if sidecar else limits
+                if location.reference and node[location.reference].present:
+                    node = Node(node.value, node.parent, node.key, partial=True)
                 yield ContainerNode(node, location, container_limits), kind
 
 

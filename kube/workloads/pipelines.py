@@ -144,6 +144,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
     return Pods(
         at=spec,
         containers=("steps.*", "sidecars.*"),
+        reference="ref",  # A StepAction, which is evaluated where it is declared.
         fields=_RESOURCES,
         defaults=(pod,) if pod else (),
         metadata=f"{spec}.metadata",
@@ -161,20 +162,23 @@ _PIPELINE_METADATA: Final = Pods(
 )
 
 _TASKS: Final = ("tasks.*", "finally.*")
-_REFERENCE_FIELDS: Final = ("taskRef", "pipelineRef")
+_STEP_REFERENCES: Final = "steps.*.ref"
+_REFERENCE_FIELDS: Final = ("taskRef", "pipelineRef", f"taskSpec.{_STEP_REFERENCES}")
 _NESTED_TASKS: Final = tuple(f"{at}.pipelineSpec.{inner}" for at in _TASKS for inner in _TASKS)
 _ALL_TASKS: Final = (*_TASKS, *_NESTED_TASKS)
 
 
 _REFERENCES: Final = {
-    "TaskRun": ("spec.taskRef",),
+    "Task": (f"spec.{_STEP_REFERENCES}",),
+    "ClusterTask": (f"spec.{_STEP_REFERENCES}",),
+    "TaskRun": ("spec.taskRef", f"spec.taskSpec.{_STEP_REFERENCES}"),
     "PipelineRun": (
         "spec.pipelineRef",
         *(f"spec.pipelineSpec.{at}.{name}" for at in _ALL_TASKS for name in _REFERENCE_FIELDS),
     ),
     "Pipeline": tuple(f"spec.{at}.{name}" for at in _ALL_TASKS for name in _REFERENCE_FIELDS),
 }
-"""Paths of the references to tasks and pipelines."""
+"""Paths of the references to tasks, pipelines and StepActions."""
 
 
 _WORKSPACE_SOURCES: Final = (

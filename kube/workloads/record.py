@@ -122,6 +122,8 @@ class Pods:
     """Path of the object with the fields of a pod specification."""
     containers: tuple[str, ...] = ()
     """Paths, relative to `at`, of containers outside of the usual lists. "" is `at` itself."""
+    reference: str = ""
+    """Field of a container at `containers` that refers to the rest of its definition."""
     defaults: tuple[str, ...] = ()
     """Paths of objects that contain default values for the pod's fields."""
     inherited: tuple[str, ...] = ()

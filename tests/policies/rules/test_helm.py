@@ -138,6 +138,14 @@ def test_argo_cd_applications_are_reported_unless_they_are_checked_elsewhere() -
         ("Pipeline", {"finally": [{"taskRef": {"resolver": "hub"}}]}, True),
         ("TaskRun", {"taskRef": {"resolver": "cluster", "params": []}}, False),
         ("PipelineRun", {"pipelineRef": {"name": "a"}}, False),
+        ("Task", {"steps": [{"ref": {"resolver": "git", "params": []}}]}, True),
+        ("TaskRun", {"taskSpec": {"steps": [{"ref": {"resolver": "hub"}}]}}, True),
+        (
+            "Pipeline",
+            {"tasks": [{"taskSpec": {"steps": [{"ref": {"resolver": "hub"}}]}}]},
+            True,
+        ),
+        ("Task", {"steps": [{"ref": {"name": "a"}}]}, False),
     ],
 )
 def test_tasks_from_outside_the_cluster_are_reported(

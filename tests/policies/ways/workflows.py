@@ -71,6 +71,9 @@ HARMLESS = [
         "spec/templates/1",
         DELETE,
     ),
+    field_edit(
+        "a step that refers to a StepAction", "tekton_task", "spec/steps/0", {"ref": {"name": "a"}}
+    ),
     trigger(
         "a trigger whose event sets the name",
         "template/k8s/parameters",
@@ -145,6 +148,13 @@ WAYS = [
         "kind-known",
         ("0/kind", "WorkflowTaskSet"),
         ("0/spec", {"tasks": {"a": ELSEWHERE}}),
+    ),
+    field_edit(
+        "a privileged step that refers to a StepAction",
+        "tekton_task",
+        "spec/steps/0",
+        {"ref": {"name": "a"}, "securityContext": {"privileged": True}},
+        "not-privileged",
     ),
     field_edit(
         "a pod patch as text",

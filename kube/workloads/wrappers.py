@@ -112,7 +112,16 @@ EXTERNAL_SOURCE_KINDS: Final = [
         opaque=("inference", "tuning"),
     ),
     WorkloadKind(
+        group="kaito.sh",
+        kind="InferenceSet",
+        pods=(Pods(at="spec.template.inference.template.spec", count=NOT_RUN, partial=True),),
+        opaque=("spec.template.inference",),
+    ),
+    WorkloadKind(
         group="kaito.sh", kind="RAGEngine", unseen="it runs a model, for which it adds GPU nodes"
+    ),
+    WorkloadKind(
+        group="kubeai.org", kind="Model", unseen="it runs model servers with a resource profile"
     ),
     WorkloadKind(group="configsync.gke.io", kind="RootSync", unseen=_REPOSITORY),
     WorkloadKind(group="configsync.gke.io", kind="RepoSync", unseen=_REPOSITORY),

@@ -87,6 +87,7 @@ def test_resources_that_register_their_manifests_are_not_reported(pulumi_type: s
         ("addons.cluster.x-k8s.io/v1alpha1", "HelmChartProxy", "deploys a chart"),
         ("infra.contrib.fluxcd.io/v1alpha2", "Terraform", "runs a Terraform program"),
         ("kaito.sh/v1beta1", "RAGEngine", "runs a model"),
+        ("kubeai.org/v1", "Model", "runs model servers"),
         ("pulumi.com/v1", "Stack", "runs a Pulumi program"),
         ("pulumi.com/v1", "Program", "is a Pulumi program"),
         ("mutations.gatekeeper.sh/v1", "Assign", "changes objects"),

@@ -122,6 +122,17 @@ WAYS = [
         resource={"instanceType": "Standard_NC96ads_A100_v4", "count": 16},
         inference={"preset": {"name": "llama-3.1-8b-instruct"}},
     ),
+    replacement_with_spec(
+        "a set of KAITO presets",
+        "kaito.sh/v1beta1",
+        "InferenceSet",
+        "kind-known",
+        replicas=16,
+        template={
+            "resource": {"instanceType": "Standard_NC96ads_A100_v4"},
+            "inference": {"preset": {"name": "llama-3.1-8b-instruct"}},
+        },
+    ),
     *(
         way(
             f"a {kind} from another bucket",

@@ -54,6 +54,29 @@ class LayeredNode(Node):
         return [node for node in nodes if node.value is not None]
 
 
+class InheritingNode(Node):
+    """An object whose absent fields, at any depth, are those of a template."""
+
+    __slots__ = ("_own", "_template")
+
+    def __init__(self, own: Node, template: Node) -> None:
+        value = {**template.value, **{key: v for key, v in own.value.items() if v is not None}}
+        super().__init__(value, own.parent, own.key, own.partial)
+        self._own = own
+        self._template = template
+
+    def __getitem__(self, key: Key) -> Node:
+        own, inherited = self._own[key], self._template[key]
+        if isinstance(own.value, dict) and isinstance(inherited.value, dict):
+            return InheritingNode(own, inherited)
+        return inherited if self._own.value.get(key) is None and not inherited.absent else own
+
+    def fields(self) -> Iterator[tuple[str, Node]]:
+        """Yield the fields of the object and of the template."""
+        for key in self.value:
+            yield key, self[key]
+
+
 class JoinedNode(Node):
     """A list that joins the items of several lists."""
 
@@ -157,6 +180,9 @@ def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerK
                 container_limits = {} if sidecar else limits
                 if location.reference and node[location.reference].present:
                     node = Node(node.value, node.parent, node.key, partial=True)
+                template = spec.at(location.templates.get(path, ""))
+                if path in location.templates and isinstance(template.value, dict):
+                    node = InheritingNode(node, template)
                 yield ContainerNode(node, location, container_limits), kind
 
 

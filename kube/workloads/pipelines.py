@@ -145,6 +145,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
         at=spec,
         containers=("steps.*", "sidecars.*"),
         reference="ref",  # A StepAction, which is evaluated where it is declared.
+        templates={"steps.*": "stepTemplate"},
         fields=_RESOURCES,
         defaults=(pod,) if pod else (),
         metadata=f"{spec}.metadata",

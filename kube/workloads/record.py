@@ -124,6 +124,8 @@ class Pods:
     """Paths, relative to `at`, of containers outside of the usual lists. "" is `at` itself."""
     reference: str = ""
     """Field of a container at `containers` that refers to the rest of its definition."""
+    templates: Mapping[str, str] = field(default_factory=dict)
+    """Maps paths in `containers` to the path of an object with default values of their fields."""
     defaults: tuple[str, ...] = ()
     """Paths of objects that contain default values for the pod's fields."""
     inherited: tuple[str, ...] = ()

@@ -127,6 +127,25 @@ WAYS = [
         2,
         ("0/spec/templates/2/container/resources/limits/nvidia.com~gpu", 8),
     ),
+    over_budget(
+        "the step template of a task",
+        "tekton_pipeline_run",
+        8,
+        (
+            "0/spec/pipelineSpec",
+            {
+                "tasks": [
+                    {
+                        "name": "a",
+                        "taskSpec": {
+                            "stepTemplate": {"computeResources": {"limits": {"nvidia.com/gpu": 8}}},
+                            "steps": [{"image": "a:1.0"}, {"image": "b:1.0"}],
+                        },
+                    }
+                ]
+            },
+        ),
+    ),
     over_budget("Spark executors", "spark_rapids", 4, (f"{RAPIDS}/maxExecutors", 50)),
     over_budget(
         "Spark executors without a maximum",

@@ -13,7 +13,7 @@ from tests.policies.ways.containers import (
     latest_image,
     privileged,
 )
-from tests.policies.ways.way import Way, way
+from tests.policies.ways.way import Way, documents, way
 
 INLINE: dict[str, Callable[[Any], Any]] = {
     "task": lambda inline: {"dag": {"tasks": [{"name": "a", "inline": inline}]}},
@@ -70,6 +70,13 @@ HARMLESS = [
         "argo_workflow_steps",
         "spec/templates/1",
         DELETE,
+    ),
+    way(
+        "steps that inherit fields from the step template",
+        "tekton_task",
+        "",
+        ("0/spec/stepTemplate", documents("tekton_task")[0]["spec"]["steps"][0]),
+        ("0/spec/steps/0", {"args": ["clone"], "securityContext": {"runAsUser": 1001}}),
     ),
     field_edit(
         "a step that refers to a StepAction", "tekton_task", "spec/steps/0", {"ref": {"name": "a"}}

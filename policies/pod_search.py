@@ -58,7 +58,11 @@ def _pod_at(resource: Resource, node: Node, location: Pods) -> Pod | None:
         return (
             Pod(resource, node, location) if resource.is_patch and not location.containers else None
         )
-    partial = resource.is_partial or (location.partial and "containers" not in node.value)
+    partial = (
+        resource.is_partial
+        or location.override
+        or (location.partial and "containers" not in node.value)
+    )
     relative_steps = node.steps[len(resource.root.steps) :]
     candidates = [value_near_pod(resource.root, path, relative_steps) for path in location.defaults]
     defaults = [default for default in candidates if isinstance(default.value, dict)]

@@ -165,6 +165,8 @@ class Pods:
 
     An object with a `containers` field is treated as complete.
     """
+    override: bool = False
+    """True if the object, including its containers, only overrides fields of other pods."""
     additional: bool = False
     """True if the object only adds metadata to other pods. Its labels do not select a role."""
     machine: bool = False

@@ -95,7 +95,7 @@ def _train_job(spec: str) -> tuple[Pods, ...]:
             count=(Count(paths=(f"{spec}.trainer.numNodes",), elsewhere=True),),
             partial=True,
         ),
-        *(Pods(at=at, count=NOT_RUN, partial=True) for at in overrides),
+        *(Pods(at=at, count=NOT_RUN, override=True) for at in overrides),
         *(
             # Overrides that change only metadata.
             Pods(at=at, metadata=f"{at}.metadata", count=NOT_RUN, partial=True, additional=True)

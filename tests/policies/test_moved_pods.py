@@ -134,9 +134,8 @@ def test_pod_without_one_protection_is_rejected_in_every_registered_kind(
     record, place = data.draw(st.sampled_from(PLACES), label="place")
     separate_paths = [path for path in place.containers if "idecar" not in path]
     at = data.draw(st.sampled_from(separate_paths), label="container") if separate_paths else None
-    good, bad, rule = _draw_weakened_pod(
-        data, REMOVED_BY_SETTING if separate_paths and place.partial else None
-    )
+    is_partial = place.override or (separate_paths and place.partial)
+    good, bad, rule = _draw_weakened_pod(data, REMOVED_BY_SETTING if is_partial else None)
     # Tekton tasks have no tolerations; these are set in the object that runs the tasks.
     assume((record.group, rule) != ("tekton.dev", "gpu-toleration"))
     # The kind may have no field for the removed protection.

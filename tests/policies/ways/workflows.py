@@ -51,6 +51,8 @@ def trigger(description: str, place: str, value: Any, rules: str = "") -> Way:
     return way(description, "argo_events_sensor", rules, (f"1/spec/triggers/0/{place}", value))
 
 
+ENVIRONMENT = {"containers": [{"name": "node", "env": [{"name": "A", "value": "b"}]}]}
+
 HARMLESS = [
     way(
         "a training workflow whose templates are in another object",
@@ -70,6 +72,18 @@ HARMLESS = [
         "argo_workflow_steps",
         "spec/templates/1",
         DELETE,
+    ),
+    *(
+        way(
+            f"the environment of a container in {field}",
+            "train_job_with_runtime",
+            "",
+            (f"2/spec/{field}", [{"targetJobs": [{"name": "node"}], **override}]),
+        )
+        for field, override in (
+            ("podTemplateOverrides", {"spec": ENVIRONMENT}),
+            ("podSpecOverrides", ENVIRONMENT),
+        )
     ),
     way(
         "steps that inherit fields from the step template",

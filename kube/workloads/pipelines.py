@@ -278,7 +278,8 @@ def _spark(spec: str, *outer: Count) -> Iterator[Pods]:
             devices=(Devices(each="gpu", name="name", count="quantity"),),
             partial=True,
         )
-        yield Pods(at=f"{at}.template.spec", count=counts, partial=True)
+        # The operator adds the image.
+        yield Pods(at=f"{at}.template.spec", count=counts, supplied=("image",), partial=True)
 
 
 _SPARK_PROPERTIES: Final = (

@@ -84,7 +84,7 @@ def _components() -> Iterator[Pods]:
 
 
 def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
-    """Return pods with the probes and the /dev/shm volume that KServe's configuration adds."""
+    """Return pods with the image, probes and /dev/shm volume that KServe's configuration adds."""
     return Pods(
         at=at,
         metadata=metadata,
@@ -95,7 +95,7 @@ def _llm_pods(at: str, metadata: str, *count: Count) -> Pods:
             "kserve.io/component": "workload",
         },
         count=count,
-        supplied=(*PROBES, "volumeMounts"),
+        supplied=("image", *PROBES, "volumeMounts"),
         partial=True,
     )
 
@@ -123,7 +123,7 @@ def _llm() -> Iterator[Pods]:
         yield _llm_pods(f"{at}.worker", at, replicas, *nodes)
     scheduler = "spec.router.scheduler"
     replicas = Count(paths=(f"{scheduler}.replicas",))
-    yield Pods(at=f"{scheduler}.template", count=(replicas,), partial=True)
+    yield Pods(at=f"{scheduler}.template", count=(replicas,), supplied=("image",), partial=True)
     yield Pods(at=f"{scheduler}.tokenizer.template", partial=True)
 
 

@@ -51,7 +51,28 @@ def catalog(tag: str) -> tuple[str, Any]:
     return postgres("ImageCatalog", {"images": [], "componentImages": [image]})
 
 
+SECURE = {
+    "runAsNonRoot": True,
+    "allowPrivilegeEscalation": False,
+    "readOnlyRootFilesystem": True,
+    "capabilities": {"drop": ["ALL"]},
+}
 HARMLESS = [
+    way(
+        "a model server whose image KServe adds",
+        "llmisvc_single_gpu",
+        "",
+        ("0/spec/template/containers/0/image", REMOVED),
+    ),
+    way(
+        "an executor template whose image Spark adds",
+        "spark_application",
+        "",
+        (
+            "0/spec/executor/template",
+            {"spec": {"containers": [{"name": "executor", "securityContext": SECURE}]}},
+        ),
+    ),
     way("the jobs of a NemoCustomizer", "nim_service", "", *customizer(TAG)),
     way("the endpoint picker of a NIMService", "nim_service", "", ("0/spec/expose", picker(TAG))),
     way(

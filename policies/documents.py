@@ -8,6 +8,7 @@ document.
 from __future__ import annotations
 
 import codecs
+import json
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -28,6 +29,7 @@ _SURROGATES = re.compile(
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
 """Escaped surrogate pairs and unpaired surrogates after an even number of backslashes."""
+_SPACE = frozenset(" \t\r\n\ufeff")
 _SEPARATOR = re.compile(r"^---(?=[^ \t\r\n])\s*(#|$)", re.MULTILINE)
 """Lines, such as `---#`, that separate documents for kubectl, but are keys or text in YAML."""
 
@@ -105,7 +107,7 @@ def _documents(source: str, text: str | bytes) -> Iterator[tuple[str, Any, Any]]
             "separator; write --- on a line without other characters"
         )
     try:
-        loader = Loader(_without_surrogates(text))
+        loader = Loader(_separated(_without_surrogates(text)))
         while loader.check_node():
             node = loader.get_node()
             location = f"{source}, document {number}"
@@ -144,6 +146,35 @@ def _replacement(match: re.Match[bytes]) -> bytes:
         return bytes(backslashes) + replacement
     units = bytes.fromhex((high + low).decode())
     return bytes(backslashes) + units.decode("utf-16-be").encode()
+
+
+def _separated(text: str | bytes) -> str | bytes:
+    """Return consecutive JSON objects with separators between them, and other text unchanged.
+
+    kubectl needs no separators between JSON objects, and jq writes none.
+    """
+    decoded = text if isinstance(text, str) else text.decode(errors="replace")
+    start = _end_of_space(decoded, 0)
+    beginning, objects = decoded[:start], []
+    try:
+        while decoded.startswith("{", start):
+            end = json.JSONDecoder().raw_decode(decoded, start)[1]
+            following = _end_of_space(decoded, end)
+            lines = max(decoded.count("\n", end, following), 1)
+            objects.append(decoded[start:end] + "\n" * lines)
+            start = following
+    except (ValueError, RecursionError):
+        return text
+    if start < len(decoded) or len(objects) < 2:
+        return text
+    return beginning + "--- ".join(objects)
+
+
+def _end_of_space(text: str, position: int) -> int:
+    """Return the position of the next character that is not white space."""
+    while text[position : position + 1] in _SPACE:
+        position += 1
+    return position
 
 
 def _skip_reason(value: Any) -> str | None:

@@ -39,6 +39,21 @@ def test_nested_lists_of_objects_are_expanded() -> None:
     assert [document.line() for document in found] == [4, 5]
 
 
+@pytest.mark.parametrize("separator", ["\n", "\n\n", "", "\n---\n"])
+def test_json_documents_need_no_separators(separator: str) -> None:
+    service = '{"apiVersion": "v1",\n"kind": "Service", "metadata": {"name": "} {"}}'
+    text = separator.join([service, service, service]) + "\n"
+    found = list(read("f.json", text))
+    assert [document.manifest for document in found] == [json.loads(service)] * 3
+
+
+def test_lines_of_json_documents_are_those_of_the_file() -> None:
+    _, second = read(
+        "f.json", '{"apiVersion": "v1",\n"kind": "A"}\n{"apiVersion": "v1", "kind": "B"}'
+    )
+    assert second.line() == 3
+
+
 def test_json_documents_are_read() -> None:
     (document,) = read("f.json", b'{"apiVersion": "v1", "kind": "Service", "n": 1.0}')
     assert document.manifest["kind"] == "Service"

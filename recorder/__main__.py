@@ -29,7 +29,7 @@ def main() -> int:
     options = _parser().parse_args()
     if options.command == "show":
         try:
-            directory = newest_failure(options.claims, options.run)
+            directory = newest_failure(options.claims, options.run, _report_unreadable)
         except OSError as error:
             sys.stderr.write(f"{options.claims} cannot be read: {error.strerror}\n")
             return 1
@@ -94,6 +94,10 @@ def _parser() -> argparse.ArgumentParser:
             "--claims", type=Path, default=CLAIMS, help="directory in which the claims are mounted"
         )
     return parser
+
+
+def _report_unreadable(error: OSError) -> None:
+    sys.stderr.write(f"{error.filename} cannot be read: {error.strerror}\n")
 
 
 def _without_controls(text: str) -> str:

@@ -11,7 +11,7 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -65,11 +65,11 @@ def write(
     attempt = termination.attempt
     name = f"{attempt.pod}.{attempt.container}.{attempt.restarts}.json"
     # A re-created pod reuses the name, so compare UIDs.
-    same = [_read(path) for path in (run_dir / DIRECTORY).glob(f"*/{name}")]
+    same = [_read(each / name) for each in _directories(run_dir)]
     directory = _directory(run_dir / DIRECTORY, termination, name)
     if any(record["uid"] == attempt.uid for record in same if record is not None):
         return None
-    if len(list(directory.glob("*.json"))) >= bounds.records:
+    if len(_records(directory)) >= bounds.records:
         return None
     path = directory / name
     run_path = run_dir.parent.resolve() / run_dir.name
@@ -91,15 +91,23 @@ def write(
     return path
 
 
-def newest_failure(claims: Path, run: str) -> Path | None:
-    """Return the directory of a run's last failure, or None if no failure is recorded."""
-    directories = [directory for claim in claims.iterdir() for directory in _failures(claim / run)]
+def newest_failure(claims: Path, run: str, report: Callable[[OSError], object]) -> Path | None:
+    """Return the directory of a run's last failure, or None if no failure is recorded.
+
+    Call `report` for each claim that cannot be read. Raise OSError if `claims` cannot be read.
+    """
+    directories: list[Path] = []
+    for claim in claims.iterdir():
+        try:
+            directories += _failures(claim / run)
+        except OSError as error:
+            report(error)
     return max(directories, key=lambda directory: directory.name, default=None)
 
 
 def failure_text(directory: Path) -> Iterator[str]:
     """Yield a failure as readable text, with its containers in the order of their termination."""
-    found = [(_read(path), path) for path in directory.glob("*.json")]
+    found = [(_read(path), path) for path in _records(directory)]
     records = [(record, path) for record, path in found if record is not None]
     for record, path in sorted(records, key=lambda each: str(each[0]["finished"])):
         code = record["exitCode"]
@@ -114,8 +122,11 @@ def failure_text(directory: Path) -> Iterator[str]:
 
 
 def _read(path: Path) -> dict[str, Any] | None:
-    """Return a record; None if it is damaged, or not a file that the recorder wrote."""
-    status = path.lstat()
+    """Return a record; None if it is missing, damaged, or not a file that the recorder wrote."""
+    try:
+        status = path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
     if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_RECORD_BYTES:
         return None
     try:
@@ -149,12 +160,27 @@ def _failures(run_dir: Path) -> list[Path]:
 
     A failed write, for example because a quota is exceeded, may leave a directory without records.
     """
-    return [each for each in _directories(run_dir) if any(each.glob("*.json"))]
+    return [each for each in _directories(run_dir) if _records(each)]
+
+
+def _records(directory: Path) -> list[Path]:
+    return [path for path in _entries(directory) if path.suffix == ".json"]
+
+
+def _entries(directory: Path) -> list[Path]:
+    """Return the entries of a directory, or an empty list if there is no such directory.
+
+    Raise OSError if the directory cannot be listed. `glob` would hide this error.
+    """
+    try:
+        return list(directory.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _directories(run_dir: Path) -> list[Path]:
     directories = []
-    for directory in (run_dir / DIRECTORY).glob("*T*Z"):
+    for directory in _entries(run_dir / DIRECTORY):
         try:
             datetime.strptime(directory.name, _TIME_FORMAT)
         except ValueError:

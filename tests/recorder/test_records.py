@@ -1,3 +1,4 @@
+import errno
 import json
 import os
 from datetime import UTC, datetime, timedelta
@@ -12,6 +13,10 @@ from recorder.records import Bounds, failure_text, newest_failure, write
 
 START = datetime(2026, 11, 21, 21, tzinfo=UTC)
 FACTS = {"run": "digits-1", "node": "gpu-node-0", "events": []}
+
+
+def fail(error: OSError) -> None:
+    raise error
 
 
 def termination(
@@ -164,7 +169,7 @@ def test_directory_of_a_failed_write_does_not_count_as_a_failure(tmp_path: Path)
     earlier, later = (path.parent.with_name(f"2026112{day}T000000Z") for day in (1, 2))
     earlier.mkdir()
     later.mkdir()
-    assert newest_failure(tmp_path, "digits-1") == path.parent
+    assert newest_failure(tmp_path, "digits-1", fail) == path.parent
     another = termination("worker-1", end=1001)
     assert write(run, another, ["two"], FACTS, Bounds(failures=1)) is not None
     assert path.exists()
@@ -220,13 +225,13 @@ def test_latest_failure_is_shown_with_its_log_and_events(tmp_path: Path) -> None
         )
         run = tmp_path / "checkpoints" / "digits-1"
         write(run, failed, [f"line of {number}"], FACTS | {"events": events}, Bounds())
-    folder = newest_failure(tmp_path, "digits-1")
+    folder = newest_failure(tmp_path, "digits-1", fail)
     assert folder is not None
     text = "".join(failure_text(folder))
     assert "line of 1" in text
     assert "container stopped" in text
     assert "line of 0" not in text
-    assert newest_failure(tmp_path, "another-1") is None
+    assert newest_failure(tmp_path, "another-1", fail) is None
 
 
 def test_claims_that_cannot_be_read_are_reported_in_one_line(
@@ -236,3 +241,38 @@ def test_claims_that_cannot_be_read_are_reported_in_one_line(
     monkeypatch.setattr("sys.argv", ["recorder", "show", "digits-1", "--claims", claims])
     assert main() == 1
     assert capsys.readouterr().err == f"{claims} cannot be read: No such file or directory\n"
+
+
+def test_claim_that_cannot_be_listed_does_not_hide_the_failures_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for claim in ("lost", "good"):
+        write(tmp_path / claim / "digits-1", termination(), [f"line of {claim}"], FACTS, Bounds())
+    list_entries = os.listdir
+
+    def fail_on_lost(path: Path) -> list[str]:
+        if "lost" in Path(path).parts:
+            raise PermissionError(errno.ESTALE, "Stale file handle", str(path))
+        return list_entries(path)
+
+    monkeypatch.setattr("os.listdir", fail_on_lost)
+    monkeypatch.setattr("sys.argv", ["recorder", "show", "digits-1", "--claims", str(tmp_path)])
+    assert main() == 0
+    shown = capsys.readouterr()
+    assert "line of good" in shown.out
+    assert shown.err == f"{tmp_path}/lost/digits-1/failures cannot be read: Stale file handle\n"
+
+
+def test_failure_is_not_recorded_twice_if_a_claim_cannot_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, termination(), [], FACTS, Bounds())
+
+    def fail_to_list(path: Path) -> None:
+        raise PermissionError(errno.ESTALE, "Stale file handle", str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.listdir", fail_to_list)
+        patch.setattr("os.scandir", fail_to_list)
+        with pytest.raises(OSError, match="Stale"):
+            write(tmp_path, termination(), [], FACTS, Bounds())

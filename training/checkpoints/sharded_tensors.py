@@ -21,6 +21,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.tensor import DTensor
 
 from training.gang.world import World
+from workload.files import list_tree
 from workload.run import on_rank0
 
 Tensors = dict[str, Tensor]
@@ -59,7 +60,8 @@ def write(directory: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int
         save(dict(tensors), storage_writer=writer, process_group=group)
     except CheckpointException as error:
         raise _first_error(error) from None
-    return sorted(directory.glob(f"shard-{rank + 1:05d}-*.safetensors"))
+    prefix = f"shard-{rank + 1:05d}-"
+    return [path for path in list_tree(directory) if path.name.startswith(prefix)]
 
 
 class _Reader(HuggingFaceStorageReader):

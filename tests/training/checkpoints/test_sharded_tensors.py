@@ -1,3 +1,4 @@
+import errno
 import functools
 from pathlib import Path
 from typing import Any
@@ -8,10 +9,12 @@ import torch
 import torch.distributed as dist
 from hypothesis import given
 from hypothesis import strategies as st
+from torch.distributed.checkpoint.state_dict_saver import save
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 
 from tests.training.forked_gang import run_gang
+from training.checkpoints import sharded_tensors
 from training.checkpoints.sharded_tensors import WRITERS, assign_tensors, read, write
 from training.gang.distributed import joined
 from training.gang.world import World
@@ -59,6 +62,25 @@ def save_and_read(folder: Path, world: World) -> tuple[list[str], torch.Tensor]:
         return opened, target.to_local()
 
 
+def save_unlistable(folder: Path, world: World) -> str:
+    """Save tensors in a directory that cannot be listed afterwards; return the error."""
+
+    def save_then_fail(*arguments: Any, **options: Any) -> None:
+        save(*arguments, **options)
+        patch.setattr("os.scandir", fail_to_list)
+
+    def fail_to_list(path: Any) -> None:
+        raise PermissionError(errno.ESTALE, "Stale file handle", path)
+
+    with joined(world, torch.device("cpu"), 60), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharded_tensors, "save", save_then_fail)
+        try:
+            written = write(folder, {"w": torch.zeros(2)}, group(), world.rank)
+        except OSError as error:
+            return str(error.strerror)
+        return f"wrote {len(written)} files"
+
+
 def group() -> dist.ProcessGroup:
     world_group = dist.group.WORLD
     assert world_group is not None
@@ -73,3 +95,11 @@ def test_a_process_opens_only_the_files_of_its_shards(tmp_path: Path) -> None:
         own = f"shard-{rank + 1:05d}-model-00001-of-00001.safetensors"
         assert opened == [own] if rank else set(opened) >= {own}
         assert shard.tolist() == torch.arange(12.0).reshape(6, 2)[2 * rank : 2 * rank + 2].tolist()
+
+
+def test_checkpoint_whose_files_cannot_be_listed_is_not_complete(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    assert run_gang(1, functools.partial(save_unlistable, folder), tmp_path) == [
+        "Stale file handle"
+    ]

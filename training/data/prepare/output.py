@@ -21,7 +21,7 @@ from training.data.manifest import (
     TokenSplit,
     read_manifest,
 )
-from training.data.samples import DataError
+from training.data.samples import DataError, UnavailableError
 from training.data.shards import LABEL, scan
 from workload.files import sha256_of, sync_folder, write_atomically
 
@@ -121,6 +121,8 @@ def _publish(unfinished: Path, target: Path) -> None:
     if (target / MANIFEST_FILE).exists():
         try:
             old = [part.file for part in read_manifest(target).parts()]
+        except UnavailableError:
+            raise
         except DataError:
             old = []
         for name in [*old, MANIFEST_FILE]:

@@ -1,3 +1,4 @@
+import errno
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from training.data.manifest import (
     write_manifest,
 )
 from training.data.prepare.output import UNFINISHED, new_dataset, part_of
+from training.data.samples import UnavailableError
 
 
 def write_dataset(folder: Path, word: str) -> None:
@@ -140,3 +142,23 @@ def test_an_interrupted_write_is_discarded(tmp_path: Path) -> None:
     (tmp_path / UNFINISHED / "half.bin").write_text("half")
     create_dataset(tmp_path, "one")
     assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]
+
+
+def test_old_data_set_remains_if_its_manifest_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    create_dataset(tmp_path, "one")
+    read_bytes = Path.read_bytes
+
+    def fail_to_read(path: Path) -> bytes:
+        if path == tmp_path / MANIFEST_FILE:
+            raise OSError(errno.ESTALE, "Stale file handle")
+        return read_bytes(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "read_bytes", fail_to_read)
+        with pytest.raises(UnavailableError):
+            create_dataset(tmp_path, "two", force=True)
+    assert {MANIFEST_FILE, "one.bin"} <= set(names(tmp_path))
+    create_dataset(tmp_path, "two", force=True)
+    assert names(tmp_path) == [MANIFEST_FILE, "two.bin"]

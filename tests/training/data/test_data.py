@@ -1,3 +1,4 @@
+import errno
 from pathlib import Path
 
 import numpy as np
@@ -6,7 +7,7 @@ import pytest
 from tests.training.data.files import write_published
 from training.config import DATASETS
 from training.data import DataError, Images, builtin, held_out_digits, load
-from training.data.samples import spread
+from training.data.samples import UnavailableError, spread, visible_files
 from training.settings import IMAGES
 from workload.catalog import MODELS
 
@@ -102,3 +103,18 @@ def test_error_for_missing_prepared_data_mentions_the_command(tmp_path: Path) ->
     for name in ("shards", "tokens"):
         with pytest.raises(DataError, match=r"manifest.json is missing: .*training.data prepare"):
             load(name, tmp_path, None, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"), [(errno.EACCES, DataError), (errno.ESTALE, UnavailableError)]
+)
+def test_directory_that_cannot_be_listed_is_an_error(
+    code: int, kind: type[DataError], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(path: str) -> None:
+        raise OSError(code, "failed", path)
+
+    monkeypatch.setattr("os.scandir", fail)
+    with pytest.raises(DataError, match=f"^{tmp_path} cannot be read: failed$") as raised:
+        visible_files(tmp_path)
+    assert type(raised.value) is kind

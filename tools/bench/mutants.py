@@ -96,7 +96,11 @@ TRAINING: dict[str, tuple[str, ...]] = {
     ),
     "training/lora.py": ("tests/training/test_lora.py",),
     "training/data/loader.py": (*_ORDER, *_MATHEMATICS),
-    "training/data/samples.py": ("tests/training/data/test_data.py", *_ORDER),
+    "training/data/samples.py": (
+        "tests/training/data/test_data.py",
+        "tests/training/data/test_text.py",
+        *_ORDER,
+    ),
     "training/checkpoints/state.py": (
         "tests/training/test_custom_models.py",
         "tests/training/checkpoints/test_mirror.py",

@@ -266,18 +266,24 @@ def test_deleted_trial_is_not_failed_while_its_export_cannot_be_read(
     assert stage.phases()[first] == "succeeded"
 
 
-def test_runs_are_recovered_after_a_lost_journal_once_their_exports_can_be_read(
-    tmp_path: Path, unavailable: set[str]
-) -> None:
-    stage = Stage(tmp_path, {"early_stopping": None})
+def start_without_journal(claim: Path) -> tuple[Stage, str]:
+    """Restart a controller whose journal was lost; return it and a finished run without a job."""
+    stage = Stage(claim, {"early_stopping": None})
     stage.step()
     first, _ = stage.api.jobs
     settings = {name: str(value) for name, value in _arguments(stage.api.jobs[first]).items()}
     stage.write_export(first, 0.25, settings)
     del stage.api.jobs[first]
     stage.controller.close()
-    (tmp_path / "digits-sweep" / JOURNAL).unlink()
+    (claim / "digits-sweep" / JOURNAL).unlink()
     stage.start()
+    return stage, first
+
+
+def test_runs_are_recovered_after_a_lost_journal_once_their_exports_can_be_read(
+    tmp_path: Path, unavailable: set[str]
+) -> None:
+    stage, first = start_without_journal(tmp_path)
     unavailable.add(first)
     assert not _step(stage.controller)
     unavailable.clear()
@@ -288,15 +294,7 @@ def test_runs_are_recovered_after_a_lost_journal_once_their_exports_can_be_read(
 def test_runs_are_recovered_after_a_lost_journal_once_the_claim_can_be_listed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    stage = Stage(tmp_path, {"early_stopping": None})
-    stage.step()
-    first, _ = stage.api.jobs
-    settings = {name: str(value) for name, value in _arguments(stage.api.jobs[first]).items()}
-    stage.write_export(first, 0.25, settings)
-    del stage.api.jobs[first]
-    stage.controller.close()
-    (tmp_path / "digits-sweep" / JOURNAL).unlink()
-    stage.start()
+    stage, first = start_without_journal(tmp_path)
     with monkeypatch.context() as unavailable:
         for name in ("listdir", "scandir"):
             # Python 3.11 hides no other error.

@@ -137,9 +137,10 @@ class Training(Background):
         """Stop the programs whose pods no longer exist."""
 
     def _train(self, run: str, pod: dict[str, Any], seconds: float) -> None:
-        done = self.epochs[run]
-        self.epochs[run] = min(done + seconds / EPOCH_SECONDS, EPOCHS)
-        folder = self.claim / run
+        done, folder = self.epochs[run], self.claim / run
+        # A controller that is killed or slow must not miss an epoch, or no trial might be paused.
+        limit = int(done) + self._is_observed(folder)
+        self.epochs[run] = min(done + seconds / EPOCH_SECONDS, limit, EPOCHS)
         for epoch in range(int(done) + 1, int(self.epochs[run]) + 1):
             folder.mkdir(exist_ok=True)
             loss = random.Random(f"{run}{epoch}").random()  # noqa: S311
@@ -149,6 +150,12 @@ class Training(Background):
         if self.epochs[run] >= EPOCHS:
             self._export(run)
             self.volcano.finish(pod)
+
+    def _is_observed(self, folder: Path) -> bool:
+        """Return whether the controller has completed a step since the last epoch of a run."""
+        progress = folder / PROGRESS_FILE
+        ledger = self.claim / template_name(self.sweep.args.key) / LEDGER
+        return not progress.exists() or ledger.stat().st_mtime > progress.stat().st_mtime
 
     def _export(self, run: str) -> None:
         folder = self.claim / run / "export"

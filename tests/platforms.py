@@ -12,13 +12,13 @@ from devcluster import host
 from devcluster.nodes import links
 from devcluster.spec import Kind, cluster_spec
 from tests.cluster.host_state import HostState
-from tests.cluster.platform import Platform, copy_checkout
+from tests.cluster.platform import Platform
 from tests.tiers import unavailable
 
 
 def _platform(tmp_path_factory: pytest.TempPathFactory, nodes: str) -> Platform:
     folder = tmp_path_factory.mktemp(nodes)
-    return Platform(copy_checkout(folder / "checkout"), folder / "state", nodes)
+    return Platform.copied(folder, nodes)
 
 
 def require_real_nodes() -> None:

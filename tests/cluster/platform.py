@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import psutil
 import pytest
@@ -44,6 +44,13 @@ def copy_checkout(target: Path) -> Path:
     return target
 
 
+TAKE_DOWN = """
+tail --pid="$1" --follow /dev/null
+test ! -e "$GPU_PLATFORM_STATE/$2/control-plane" || make down NODES="$2" PURGE=1
+"""
+"""Takes a cluster down if it still exists when the process with an ID has ended."""
+
+
 @dataclass(frozen=True)
 class Platform:
     """A checkout with a separate cluster state. Tools and images are in the usual cache."""
@@ -51,6 +58,29 @@ class Platform:
     checkout: Path
     state: Path
     nodes: str
+
+    @classmethod
+    def copied(cls, folder: Path, nodes: str) -> Self:
+        """Return a platform with a copy of the checkout, which does not outlive this process."""
+        platform = cls(copy_checkout(folder / "checkout"), folder / "state", nodes)
+        platform.take_down_after(os.getpid())
+        return platform
+
+    def take_down_after(self, process: int) -> None:
+        """Take the cluster down as soon as a process has ended.
+
+        Fixtures are not finalized if a test process is killed, and pytest-xdist ends the processes
+        of an interrupted run after a few seconds.
+        """
+        subprocess.run(
+            ["setsid", "--fork", "bash", "-c", TAKE_DOWN, "bash", str(process), self.nodes],
+            cwd=self.checkout,
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+        )
 
     @property
     def environment(self) -> dict[str, str]:
@@ -227,7 +257,7 @@ class Platform:
 @contextlib.contextmanager
 def empty_cluster(folder: Path) -> Iterator[Platform]:
     """Yield a cluster without nodes and without a stack, and end it afterwards."""
-    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+    platform = Platform.copied(folder, "simulated")
     devcluster = ".venv/bin/python -m devcluster"
     try:
         platform.run(f"{devcluster} up --nodes simulated --simulated-nodes=0")

@@ -29,7 +29,7 @@ from infra.volcano import scheduler_configuration
 from simulation.configuration import pki
 from simulation.volcano import Webhooks, apply_definitions
 from tests.cluster.gangs import MALFORMED_QUEUE, VOLCANO, WEBHOOK, placed
-from tests.cluster.platform import Platform, await_, copy_checkout
+from tests.cluster.platform import Platform, await_
 from tests.cluster.scheduling import Scheduling, stack, supporting_objects
 from tests.gitops.forecast.states import GANGS, TAKEN, state
 
@@ -145,7 +145,7 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Upgrade]:
     with pytest.MonkeyPatch.context() as patch:
         cache = cache_with_the_old_release(folder)
         patch.setenv("GPU_PLATFORM_CACHE", str(cache))
-        platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+        platform = Platform.copied(folder, "simulated")
         cluster = Scheduling(platform, nodes=3)
         patch.undo()
         try:

@@ -11,7 +11,7 @@ import pytest
 from torch.distributed.run import parse_args
 
 from tests.cluster.environments import adapt_stack_file, add_nodes, configure_scheduler
-from tests.cluster.platform import Platform, await_, copy_checkout
+from tests.cluster.platform import Platform, await_
 from training.gang.world import World, read_world
 
 TRAINING = "NVIDIA-A800-SXM4-80GB"
@@ -56,7 +56,7 @@ class Environment:
 @contextmanager
 def _environment(factory: pytest.TempPathFactory, name: str) -> Iterator[Environment]:
     folder = factory.mktemp(name)
-    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+    platform = Platform.copied(folder, "simulated")
     environment = Environment(platform, name)
     try:
         yield environment

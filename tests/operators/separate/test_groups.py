@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.cluster.platform import Platform, await_, copy_checkout
+from tests.cluster.platform import Platform, await_
 from tests.platforms import require_real_nodes
 
 BASE = "127.0.0.1:5000/pytorch-cpu:2.15.0"
@@ -74,7 +74,7 @@ def grouped(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Platform]:
     """The dev stack with an additional service that has two pods per replica."""
     require_real_nodes()
     directory = tmp_path_factory.mktemp("groups")
-    platform = Platform(copy_checkout(directory / "checkout"), directory / "state", "real")
+    platform = Platform.copied(directory, "real")
     (platform.checkout / "examples" / "group").mkdir()
     (platform.checkout / "examples" / "group" / "Dockerfile").write_text(DOCKERFILE)
     program = platform.checkout / "examples" / "group" / "vllm"

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.cluster.killed_pods import PROGRAM, TRAINED, KilledPods
-from tests.cluster.platform import Platform, await_, copy_checkout
+from tests.cluster.platform import Platform, await_
 from tests.platforms import require_real_nodes
 
 KINDS = ("mpi", "tensorflow", "pytorch", "trainjob", "jobset")
@@ -53,7 +53,7 @@ def killed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KilledPods]:
     """A stack with a job of each kind; one pod of each job is killed during training."""
     require_real_nodes()
     folder = tmp_path_factory.mktemp("kinds")
-    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "real")
+    platform = Platform.copied(folder, "real")
     platform.edit(configure)
     try:
         with platform.started("up") as process:

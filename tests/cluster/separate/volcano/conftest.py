@@ -6,7 +6,7 @@ import pytest
 
 from infra.settings.volcano import SchedulerSettings
 from tests.cluster.gangs import GANGS, RACK, VOLCANO
-from tests.cluster.platform import Platform, copy_checkout
+from tests.cluster.platform import Platform
 from tests.cluster.scheduling import Scheduling, stack, supporting_objects
 
 
@@ -14,7 +14,7 @@ from tests.cluster.scheduling import Scheduling, stack, supporting_objects
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Scheduling]:
     """Three nodes, one in rack a and two in rack b, and the stack's queues."""
     folder = tmp_path_factory.mktemp("scheduling")
-    platform = Platform(copy_checkout(folder / "checkout"), folder / "state", "simulated")
+    platform = Platform.copied(folder, "simulated")
     made = Scheduling(platform, nodes=3)
     try:
         for number, rack in enumerate("abb"):

@@ -65,7 +65,8 @@ class RunStatus:
     """Last log lines of a failed pod."""
     failure_log_command: str = ""
     """Command that prints the archived log lines and events of failures, or an empty string."""
-    gpu_hours: Decimal = Decimal(0)
+    gpu_hours: Decimal | None = Decimal(0)
+    """GPU-hours of the existing pods. None if the pods of all attempts have been deleted."""
     cost: Decimal | None = None
 
     def as_json(self) -> dict[str, Any]:
@@ -97,7 +98,7 @@ class RunStatus:
             "reasons": list(self.reasons),
             "lastLogLines": list(self.last_log_lines),
             "failureLogCommand": self.failure_log_command or None,
-            "gpuHours": float(round(self.gpu_hours, 4)),
+            "gpuHours": None if self.gpu_hours is None else float(round(self.gpu_hours, 4)),
             "cost": None if self.cost is None else float(round(self.cost, 2)),
         }
 
@@ -180,7 +181,15 @@ class _Reader:
         counted = [pod for pod in job.pods if state.finished or pod not in finished]
         group = next((g for g in job.groups if key(g) in self.positions), None)
         group = group or next(iter(job.groups), None)
-        minimum = int(group.get("spec", {}).get("minMember", 1)) if group else 1
+        # Volcano deletes the PodGroup of a suspended job.
+        minimum = (
+            group.get("spec", {}).get("minMember", 1)
+            if group
+            else job.manifest.get("spec", {}).get("minAvailable", 1)
+        )
+        restarts = _restarts(job)
+        ran = state not in (State.WAITING, State.RUNNING) or restarts > 0
+        is_known = any(map(is_scheduled, job.pods)) or not ran
         used = usage(job.pods, self.snapshot, self.prices, self.now, self.product)
         waiting = (
             None
@@ -196,9 +205,9 @@ class _Reader:
             state=state,
             stage=stage(job.manifest),
             pods=sum(map(is_scheduled, counted)),
-            wanted=max(len(counted), minimum),
+            wanted=max(len(counted), int(minimum)),
             gpus=sum((accelerators(request(pod)) for pod in running), Counter[str]()),
-            restarts=_restarts(job),
+            restarts=restarts,
             created=parse_time(job.manifest["metadata"].get("creationTimestamp")),
             progress=None if waits else self._progress(job, state),
             position=self.positions.get(key(group)) if group and waits else None,
@@ -210,8 +219,8 @@ class _Reader:
             else (),
             last_log_lines=tuple(self._last_log_lines(job)) if state is State.FAILED else (),
             failure_log_command=self._failure_log_command(job, state),
-            gpu_hours=used.gpu_hours,
-            cost=used.cost,
+            gpu_hours=used.gpu_hours if is_known else None,
+            cost=used.cost if is_known else None,
         )
 
     def _progress(self, job: _Job, state: State) -> Progress | None:

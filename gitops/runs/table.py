@@ -128,7 +128,7 @@ def _table(runs: Sequence[RunStatus], currency: str, now: datetime) -> _Table:
         "LOSS": [_loss(run) for run in runs],
         "LEFT": [_time_left(run) for run in runs],
         "AGE": [_age(run, now) for run in runs],
-        "GPU H": [f"{run.gpu_hours:.2f}" for run in runs],
+        "GPU H": ["" if run.gpu_hours is None else f"{run.gpu_hours:.2f}" for run in runs],
         currency: ["" if run.cost is None else f"{run.cost:.2f}" for run in runs],
     }
     return _Table(columns, (currency, "GPU H", "AGE", "LOSS", "GPUS", "QUEUE"))

@@ -101,6 +101,26 @@ def test_failed_run_shows_its_last_log_lines(tmp_path: Path) -> None:
     assert found.restarts == 3
 
 
+@pytest.mark.parametrize(
+    ("phase", "retries"), [("Aborted", 0), ("Pending", 1), ("Completed", 0), ("Restarting", 1)]
+)
+def test_use_of_a_run_whose_pods_were_deleted_is_unknown(
+    tmp_path: Path, phase: str, retries: int
+) -> None:
+    job = volcano_job("digits", phase, retryCount=retries)
+    # Volcano has deleted the PodGroup as well.
+    job["spec"]["minAvailable"] = 2
+    found = single_run(cluster_of(tmp_path, job, node(), queue()))
+    assert (found.gpu_hours, found.cost) == (None, None)
+    assert (found.pods, found.wanted) == (0, 2)
+    assert found.as_json()["gpuHours"] is None
+
+
+def test_run_that_has_not_started_has_used_no_gpus(tmp_path: Path) -> None:
+    found = single_run(cluster_of(tmp_path, volcano_job("digits", "Pending"), node(), queue()))
+    assert (found.gpu_hours, found.cost) == (0, 0)
+
+
 def test_job_owned_by_another_job_is_not_a_separate_run(tmp_path: Path) -> None:
     inner = batch_job("digits", owner="digits-jobset")
     assert single_run(cluster_of(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"

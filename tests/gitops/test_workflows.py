@@ -296,6 +296,21 @@ def test_newer_commits_cancel_gitlab_previews_but_no_pending_update() -> None:
     assert not any(found[name].get("interruptible") for name in ("environments", "pulumi"))
 
 
+def test_updates_start_after_a_merge_or_by_hand() -> None:
+    # PyYAML reads the key `on` as true.
+    github = yaml.safe_load((GITHUB / "workflows" / "update.yml").read_text())[True]
+    assert set(github) == {"push", "workflow_dispatch"}
+    (condition,) = (
+        rule["if"]
+        for rule in gitlab()["environments"]["rules"]
+        if rule["variables"]["KIND"] == "update"
+    )
+    sources = re.search(r"\$CI_PIPELINE_SOURCE =~ /(.*)/$", condition)
+    assert sources is not None
+    started = ("push", "web", "schedule", "merge_request_event", "parent_pipeline", "webide")
+    assert [each for each in started if re.search(sources[1], each)] == ["push", "web"]
+
+
 def test_both_hosts_run_the_same_commands() -> None:
     def commands(text: str) -> set[str]:
         found = re.findall(r"python -m gitops (?:preview|comment)[^|\n]*", text)

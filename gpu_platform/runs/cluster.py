@@ -315,19 +315,20 @@ class Member:
                     yield name, status.get("used", {}).get(key, "0"), status["hard"][key]
                     break
 
-    def queue(self, name: str, resource: str) -> tuple[str, str | None] | None:
+    def queue(self, name: str, resource: str) -> tuple[str, str | None]:
         """Return the number of devices allocated in a queue, and the queue's limit, if any.
 
-        Return None if the member is not allowed to read the queue, or if Volcano has not set the
-        queue's status yet.
+        Raises:
+            GitopsError: If the queue cannot be read, for example because the member lacks the
+                permission, or if Volcano has not set the queue's status yet.
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
-            return None
+            raise GitopsError(_problem(done))
         content = _parsed(done.stdout, dict)
         allocated = content.get("status", {}).get("allocated")
         if allocated is None:
-            return None
+            raise GitopsError("Volcano has not set the queue's status yet")
         limit = content.get("spec", {}).get("capability", {}).get(resource)
         return str(allocated.get(resource, "0")), None if limit is None else str(limit)
 

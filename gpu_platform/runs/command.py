@@ -176,18 +176,14 @@ def _report_cost(
 def _free_capacity(member: Member, queue: str, resource: str, requested: Decimal) -> str:
     """Return a sentence about the free devices in a queue.
 
-    The number is unknown if the member is not allowed to read the queue, Volcano has not set the
-    queue's status yet, or the queue has no limit.
+    The number is unknown if the queue cannot be read or has no limit.
     """
     from kube.quantities import quantity_or_none
 
-    usage = member.queue(queue, resource)
-    if usage is None:
-        return (
-            f"the number of free {resource} in queue {queue} is unknown, because you are not "
-            "allowed to read the queue, or Volcano has not set its status yet"
-        )
-    allocated, limit = usage
+    try:
+        allocated, limit = member.queue(queue, resource)
+    except GitopsError as error:
+        return f"the number of free {resource} in queue {queue} is unknown: {error}"
     if limit is None:
         return (
             f"{allocated} {resource} are allocated in queue {queue}, which has no limit; the "

@@ -388,7 +388,6 @@ def test_device_quota_is_read(api: Api) -> None:
         ({"nvidia.com/gpu": 16}, {"allocated": {"nvidia.com/gpu": "12"}}, ("12", "16")),
         ({"nvidia.com/gpu": 16}, {"allocated": {"cpu": "0"}}, ("0", "16")),
         ({"cpu": 16}, {"allocated": {"nvidia.com/gpu": "12"}}, ("12", None)),
-        ({"nvidia.com/gpu": 16}, {}, None),
     ],
 )
 def test_allocated_and_total_devices_of_a_queue_are_read(
@@ -399,9 +398,13 @@ def test_allocated_and_total_devices_of_a_queue_are_read(
     assert api.queue("research", "nvidia.com/gpu") == expected
 
 
-def test_devices_are_unknown_if_the_member_cannot_read_the_queue(api: Api) -> None:
-    api.fail("get queues.scheduling.volcano.sh", "Error from server (Forbidden)")
-    assert api.queue("research", "nvidia.com/gpu") is None
+def test_error_states_why_the_devices_of_a_queue_are_unknown(api: Api) -> None:
+    api.answers["get queues.scheduling.volcano.sh"] = ("{}", "")
+    with pytest.raises(GitopsError, match="has not set the queue's status yet"):
+        api.queue("research", "nvidia.com/gpu")
+    api.fail("get queues.scheduling.volcano.sh", 'queues "research" not found')
+    with pytest.raises(GitopsError, match=r'^queues "research" not found$'):
+        api.queue("research", "nvidia.com/gpu")
 
 
 @pytest.mark.parametrize("answer", ["Welcome", '{"items": [{"meta', "[]", '{"items": null}'])

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
+from gitops.errors import GitopsError
 from gitops.forecast import simulate
 from gitops.forecast.answer import Answer
 from gitops.forecast.state import Queue, State, dump
@@ -202,7 +203,6 @@ def test_interrupting_follow_does_not_stop_the_run(
 @pytest.mark.parametrize(
     ("found", "message"),
     [
-        (None, "the number of free nvidia.com/gpu in queue research is unknown"),
         (("12", None), "12 nvidia.com/gpu are allocated in queue research, which has no limit"),
         (("16", "16"), "0 of 16 nvidia.com/gpu are left in queue research, so the run waits"),
         (
@@ -213,7 +213,7 @@ def test_interrupting_follow_does_not_stop_the_run(
     ],
 )
 def test_free_devices_in_the_queue_are_reported(
-    found: tuple[str, str | None] | None,
+    found: tuple[str, str | None],
     message: str,
     files: Path,
     capsys: pytest.CaptureFixture[str],
@@ -226,12 +226,26 @@ def test_free_devices_in_the_queue_are_reported(
     assert message in capsys.readouterr().err
 
 
+def test_reason_is_stated_if_the_queue_cannot_be_read(
+    files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def queue(*_: object) -> None:
+        raise GitopsError('queues "research" not found')
+
+    monkeypatch.setattr(Member, "description", lambda self: PLATFORM)
+    monkeypatch.setattr(Member, "quota", lambda *_: iter(()))
+    monkeypatch.setattr(Member, "queue", queue)
+    assert main(["run", str(files / "job.yaml"), "--namespace", "vision", "--dry-run"]) == 0
+    expected = 'free nvidia.com/gpu in queue research is unknown: queues "research" not found\n'
+    assert expected in capsys.readouterr().err
+
+
 def test_run_that_exceeds_the_quota_is_reported(
     files: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Member, "description", lambda self: PLATFORM)
     monkeypatch.setattr(Member, "quota", lambda *_: iter([("team", "8", "8")]))
-    monkeypatch.setattr(Member, "queue", lambda *_: None)
+    monkeypatch.setattr(Member, "queue", lambda *_: ("0", None))
     assert main(["run", str(files / "job.yaml"), "--namespace", "vision", "--dry-run"]) == 0
     assert (
         "0 of 8 nvidia.com/gpu are left in quota team, so the API server may reject the run's "

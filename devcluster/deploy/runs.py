@@ -123,6 +123,8 @@ def wait_scheduled(
 ) -> int:
     """Wait until every pod of a run's gang is scheduled, and return the number of pods.
 
+    The pods of a succeeded run may have been deleted. Their number is returned nevertheless.
+
     Raises:
         DevclusterError: If a pod is not scheduled within `timeout` seconds.
         GitopsError: If the cluster is unavailable for a minute.
@@ -138,6 +140,9 @@ def wait_scheduled(
         report(f"{len(scheduled)} of {run.nodes} pods are scheduled")
         if len(scheduled) >= run.nodes:
             return len(scheduled)
+        status = _status(cluster, snapshot, run)
+        if status is not None and status.state is State.SUCCEEDED:
+            return run.nodes
         _pause(started)
     status = _status(cluster, cluster.snapshot(), run)
     reasons = "; ".join(status.reasons) if status else "its job does not exist"

@@ -389,6 +389,12 @@ def test_pods_of_steps_are_not_counted_as_part_of_the_gang(cluster: FakeCluster)
     assert cluster.reports == ["1 of 2 pods are scheduled", "2 of 2 pods are scheduled"]
 
 
+def test_waiting_ends_if_the_pods_of_a_succeeded_run_were_deleted(cluster: FakeCluster) -> None:
+    """Kubernetes deletes the pods of a node that somebody deletes."""
+    cluster.has(volcano_job("digits-1", "Completed"), pod("digits-1", phase="Succeeded"))
+    assert cluster.wait_scheduled(timeout=1) == 2
+
+
 def test_unscheduled_gang_is_reported_with_the_reasons(cluster: FakeCluster) -> None:
     pods = [pod("digits-1", number, "Pending") for number in range(2)]
     job, gang = volcano_job("digits-1", "Pending"), group("digits-1", "Inqueue", min_member=2)

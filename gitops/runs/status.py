@@ -23,7 +23,7 @@ from gitops.runs.snapshot import (
     request,
 )
 from gitops.runs.states import causes, is_controlled, stage, state_of, steps
-from gitops.runs.waiting import Waiting, positions, rejection, waiting
+from gitops.runs.waiting import Waiting, missing_queue, positions, rejection, waiting
 from infra.api_client import ApiClient
 from infra.manifests import RECORDER
 from kube.kinds import RESOURCES, volcano
@@ -274,7 +274,8 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
 def _failure_reasons(job: _Job, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the reasons for the failure of a job.
 
-    Volcano terminates a job whose pods it cannot create. Only events state the reason.
+    Volcano terminates a job whose pods it cannot create, and does not report the reason in the job:
+    events state that the API server rejects the pods, or the job's queue does not exist.
     """
     namespace, name = key(job.manifest)
     failed = [step for step, state in steps(job.manifest).items() if state is State.FAILED]
@@ -283,7 +284,10 @@ def _failure_reasons(job: _Job, snapshot: Snapshot) -> tuple[str, ...]:
         for each in failed or [name]
         if (text := rejection(snapshot, (namespace, each)))
     )
-    reasons = causes(job.resource, job.manifest, job.pods) or rejections
+    reasons = causes(job.resource, job.manifest, job.pods) or [*rejections]
+    queue = _queue(job, None, snapshot)
+    if not reasons and queue and (text := missing_queue(snapshot, queue)):
+        reasons = [text]
     return tuple(map(printable, reasons))
 
 

@@ -52,7 +52,12 @@ class Waiting:
 
 def waiting(snapshot: Snapshot) -> list[Waiting]:
     """Return every job and standalone pod that waits or is suspended, sorted by name."""
-    entries = [*_groups(snapshot), *_suspended_jobs(snapshot), *_standalone_pods(snapshot)]
+    entries = [
+        *_groups(snapshot),
+        *_suspended_jobs(snapshot),
+        *_jobs_in_missing_queues(snapshot),
+        *_standalone_pods(snapshot),
+    ]
     return sorted(entries, key=lambda item: item.name)
 
 
@@ -126,6 +131,30 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
                 if resource is JOB:
                     resume = f"`python -m gpu_platform resume {name} --namespace {namespace}`"
                 yield Waiting(namespace, name, "", "suspended", (f"{resume} resumes it",))
+
+
+def _jobs_in_missing_queues(snapshot: Snapshot) -> Iterator[Waiting]:
+    # Volcano creates no PodGroup for such a job, and terminates it after about three minutes.
+    groups = {(group["metadata"]["namespace"], owner(group)) for group in snapshot.all("PodGroup")}
+    for job in snapshot.all(JOB.name):
+        queue = queue_of(job)
+        if (
+            key(job) not in groups
+            and state_of(JOB, job, 0) in (State.WAITING, State.RESTARTING)
+            and (reason := missing_queue(snapshot, queue))
+        ):
+            yield Waiting(*key(job), queue, "no PodGroup was created", (reason,))
+
+
+def missing_queue(snapshot: Snapshot, name: str) -> str:
+    """Return the reason for waiting if a queue does not exist, otherwise "".
+
+    The queues root and default always exist, so an empty list means that the user is not allowed to
+    list queues.
+    """
+    queues = snapshot.all("Queue")
+    exists = not queues or snapshot.find("Queue", None, name) is not None
+    return "" if exists else f"queue {name} does not exist"
 
 
 def repair_command(snapshot: Snapshot, group: Object) -> list[str]:
@@ -261,13 +290,9 @@ def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str
 
 
 def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iterator[str]:
-    if not snapshot.all("Queue"):
-        # The queues root and default always exist, so an empty list means that the user is not
-        # allowed to list queues.
-        return
     queue = snapshot.find("Queue", None, name)
     if queue is None:
-        yield f"queue {name} does not exist"
+        yield from filter(None, [missing_queue(snapshot, name)])
         return
     state = queue.get("status", {}).get("state", "Open")
     if state != "Open":

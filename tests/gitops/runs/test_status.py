@@ -121,6 +121,25 @@ def test_run_that_has_not_started_has_used_no_gpus(tmp_path: Path) -> None:
     assert (found.gpu_hours, found.cost) == (0, 0)
 
 
+def test_run_whose_queue_does_not_exist_shows_this_reason(tmp_path: Path) -> None:
+    """Volcano terminates such a job without a reason if its pods are created again."""
+    others = (node(), queue("default"))
+    waits = single_run(cluster_of(tmp_path, volcano_job("digits", "Restarting"), *others))
+    assert waits.waiting_reason == "ml/digits in queue vision: no PodGroup was created"
+    assert waits.reasons == ("queue vision does not exist",)
+    failed = single_run(cluster_of(tmp_path, volcano_job("digits", "Terminated"), *others))
+    assert failed.reasons == ("queue vision does not exist",)
+    ends = single_run(
+        cluster_of(
+            tmp_path,
+            volcano_job("digits", "Failed"),
+            pod("digits", phase="Failed", **ended()),
+            *others,
+        )
+    )
+    assert ends.reasons == ("digits-worker-0: exit code 1 (Error)",)
+
+
 def test_job_owned_by_another_job_is_not_a_separate_run(tmp_path: Path) -> None:
     inner = batch_job("digits", owner="digits-jobset")
     assert single_run(cluster_of(tmp_path, batch_job("digits", "Complete"), inner)).kind == "Job"

@@ -302,6 +302,19 @@ def test_closed_and_missing_queues_are_reported() -> None:
     assert missing.reasons[0] == "queue vision does not exist"
 
 
+def test_job_without_a_podgroup_is_reported_if_its_queue_does_not_exist() -> None:
+    """Volcano does not create the PodGroup again if a job restarts in a deleted queue."""
+    for phase in ("Restarting", "Pending"):
+        late = job("late", phase) | {"spec": {"queue": "vision"}}
+        assert single_waiting(node(64), queue("default"), late) == Waiting(
+            "ml", "late", "vision", "no PodGroup was created", ("queue vision does not exist",)
+        )
+    # Volcano creates the PodGroup within a second if the queue exists.
+    assert waiting(Snapshot.of([node(64), queue(), late])) == []
+    # The user is not allowed to list queues.
+    assert waiting(Snapshot.of([node(64), late])) == []
+
+
 def test_unlistable_nodes_and_queues_are_not_reported_as_reasons() -> None:
     """By default, team members may list neither nodes nor queues."""
     late = (group("late"), pod("late"), pod("late"))

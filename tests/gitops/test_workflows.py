@@ -205,6 +205,13 @@ def test_drift_and_release_workflows_do_not_run_concurrently(name: str) -> None:
     assert found["cancel-in-progress"] is False
 
 
+def test_both_hosts_allow_an_update_the_same_time() -> None:
+    minutes = jobs(STACK)["run"]["timeout-minutes"]
+    assert minutes == "${{ inputs.task == 'update' && 120 || 30 }}"
+    # The default of a project is one hour.
+    assert gitlab_jobs()[".update"]["timeout"] == "120 minutes"
+
+
 def test_update_is_bound_to_the_previously_saved_plan() -> None:
     planned = jobs(GITHUB / "workflows" / "update.yml")
     assert planned["update"]["needs"] == ["changed", "plan"]

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from gitops.engine import Stack
 from gitops.errors import GitopsError
+from gitops.runs.snapshot import error_of
 from gitops.stack_file import document, section
 from kube.kinds import KINDS
 from kube.names import BATCH_GROUP, LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
@@ -178,7 +179,7 @@ def _check_access(
         return None
     results = done.stdout.split()
     if done.returncode != 0 or len(results) != len(reviews):
-        raise _unreachable(stack, done.stderr.strip() or done.stdout.strip())
+        raise _unreachable(stack, error_of(done))
     return [result == "true" for result in results][: len(accesses)]
 
 

@@ -1,6 +1,7 @@
 """Snapshot of a cluster, taken with kubectl, and values computed from its objects."""
 
 import json
+import re
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -30,6 +31,9 @@ OPTIONAL_RESOURCES: Final = (
 """API resources that only some clusters have."""
 _ACCELERATORS: Final = Accelerators()
 _FINISHED: Final = ("Succeeded", "Failed")
+_LOG_LINE: Final = re.compile(r"^[EIW][0-9]{4} .*\n?", re.MULTILINE)
+"""Line that kubectl logs with the time and its process ID, for example for each attempt to connect.
+"""
 
 TIMEOUT_SECONDS = 60.0
 """Timeout (s) for each kubectl command."""
@@ -205,6 +209,11 @@ class Cluster:
             raise NoResponseError(
                 f"the cluster did not respond within {TIMEOUT_SECONDS:g} s: check kubectl's context"
             ) from None
+
+
+def error_of(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the error that kubectl printed, without the lines that it logged."""
+    return _LOG_LINE.sub("", done.stderr).strip() or "kubectl printed no error"
 
 
 def _is_forbidden(done: subprocess.CompletedProcess[str]) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from gitops.errors import GitopsError
+from gitops.runs.snapshot import error_of
 from gpu_platform.models import artifact, signing
 from gpu_platform.models.lineage import FILE, Lineage, build_lineage, parse
 from gpu_platform.models.registry import SIGNATURE_SUFFIX, Repository
@@ -199,7 +200,7 @@ def _add_entry(kubectl: Sequence[str], digest: str, config_map_entry: str) -> No
         raise GitopsError("kubectl is not on the PATH: install it") from None
     if done.returncode != 0:
         raise GitopsError(
-            f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {done.stderr.strip()}. "
+            f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {error_of(done)}. "
             "The stack must create the ConfigMap, together with the admission policies, and you "
             f"need the Role {PROMOTER} (docs/model-registry.md)"
         )

@@ -14,7 +14,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final, TypeVar
 
 from gitops.errors import GitopsError
-from gitops.runs.snapshot import is_scheduled
+from gitops.runs.snapshot import error_of, is_scheduled
 from gitops.runs.states import is_controlled, state_of
 from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, Manifest
 from kube.kinds import RESOURCES
@@ -71,7 +71,7 @@ class Member:
         if done.returncode != 0:
             raise GitopsError(
                 f"the platform description in namespace {self.namespace} cannot be read: "
-                f"{_problem(done)}. The platform's stack grants read access to the groups in "
+                f"{error_of(done)}. The platform's stack grants read access to the groups in "
                 "tenancy.groups.members (docs/teams.md)"
             )
         if not done.stdout:
@@ -96,7 +96,7 @@ class Member:
                 created = True
             elif _EXISTS not in done.stderr:
                 title = f"{manifest['kind']} {manifest['metadata']['name']}"
-                raise GitopsError(f"{title} was not created: {_problem(done)}")
+                raise GitopsError(f"{title} was not created: {error_of(done)}")
             elif manifest["kind"] == TEMPLATE.kind:
                 self._check_owner(manifest)
         return created
@@ -215,7 +215,7 @@ class Member:
             # A user without the permission to delete these objects cannot have created them.
             acceptable = (_NO_OPERATOR, _NO_PERMISSION)
             if done.returncode != 0 and not any(text in done.stderr for text in acceptable):
-                raise GitopsError(_problem(done))
+                raise GitopsError(error_of(done))
 
     def logs(self, run: str) -> bool:
         """Print the logs of a run's pods, and return whether kubectl succeeded.
@@ -324,7 +324,7 @@ class Member:
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
-            raise GitopsError(_problem(done))
+            raise GitopsError(error_of(done))
         content = _parsed(done.stdout, dict)
         allocated = content.get("status", {}).get("allocated")
         if allocated is None:
@@ -348,13 +348,13 @@ class Member:
             # The operator of this kind is not installed.
             if _NO_OPERATOR in done.stderr:
                 return []
-            raise RequestError(f"{resource} cannot be listed: {_problem(done)}")
+            raise RequestError(f"{resource} cannot be listed: {error_of(done)}")
         return _parsed(done.stdout, lambda document: list(document["items"]))
 
     def _run_or_raise(self, *arguments: str, stdin: str | None = None) -> None:
         done = self._run(*arguments, stdin=stdin)
         if done.returncode != 0:
-            raise GitopsError(_problem(done))
+            raise GitopsError(error_of(done))
 
     def _run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         try:
@@ -376,10 +376,6 @@ def _parsed(text: str, content: Callable[[Any], _Content]) -> _Content:
         return content(json.loads(text))
     except (ValueError, TypeError, LookupError, RecursionError):
         raise GitopsError(f"expected JSON from kubectl, but got {text[:80]!r}") from None
-
-
-def _problem(done: subprocess.CompletedProcess[str]) -> str:
-    return done.stderr.strip() or "kubectl printed no error"
 
 
 def _is_notebook(job: Mapping[str, Any]) -> bool:

@@ -93,11 +93,18 @@ def test_kinds_that_the_cluster_lacks_are_reported(stack: Stack, installs_volcan
 
 
 @pytest.mark.parametrize(
-    "answer", ["echo 'connection refused' >&2; exit 1", "echo true; echo 'connection refused' >&2"]
+    "answer",
+    [
+        "echo 'connection refused' >&2; exit 1",
+        "echo true; echo 'connection refused' >&2",
+        # kubectl logs each attempt with the time and its process ID.
+        "echo 'E1129 16:54:55.237291   31660 memcache.go:265] \"Unhandled Error\"' >&2\n"
+        "echo 'connection refused' >&2; exit 1",
+    ],
 )
 def test_unreachable_cluster_is_an_error(stack: Stack, answer: str) -> None:
     kubectl(stack.project, answer)
-    with pytest.raises(GitopsError, match=r"blue does not respond.*connection refused"):
+    with pytest.raises(GitopsError, match=r"blue does not respond.*: connection refused \("):
         probe(stack)
 
 

@@ -424,6 +424,11 @@ def test_unexpected_kubectl_output_is_quoted_in_the_error(api: Api, answer: str)
         ("printf '\\377\\376'; exit 0", "expected JSON from kubectl, but got"),
         ("printf '\\377' >&2; exit 1", "cannot be listed: \N{REPLACEMENT CHARACTER}"),
         ("exit 1", "cannot be listed: kubectl printed no error"),
+        (
+            'echo "E1129 16:55:46.982553 memcache.go:265] refused" >&2; echo "server: refused" >&2;'
+            "exit 1",
+            "cannot be listed: server: refused$",
+        ),
     ],
 )
 def test_kubectl_failure_is_reported_as_a_single_error(

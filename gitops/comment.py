@@ -9,6 +9,7 @@ be about another stack.
 """
 
 import argparse
+import contextlib
 import json
 import os
 import re
@@ -91,11 +92,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _stacks(text: str) -> list[str]:
-    """Parse a JSON list of names. If it is invalid, raise ValueError, which argparse reports."""
-    stacks = json.loads(text)
-    if not isinstance(stacks, list) or not all(isinstance(name, str) for name in stacks):
-        raise ValueError(text)
-    return stacks
+    with contextlib.suppress(ValueError):
+        stacks = json.loads(text)
+        if isinstance(stacks, list) and all(isinstance(name, str) for name in stacks):
+            return stacks
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a JSON list of stacks: use the output of `python -m gitops changed`"
+    )
 
 
 def run(options: argparse.Namespace) -> int:

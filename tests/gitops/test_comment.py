@@ -118,10 +118,14 @@ def test_comments_about_stacks_that_are_no_longer_affected_are_marked(
     assert len(host.notes) == 3
 
 
-def test_invalid_list_of_affected_stacks_is_rejected(host: State, tmp_path: Path) -> None:
+def test_invalid_list_of_affected_stacks_is_rejected(
+    host: State, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     for wrong in ("prod", "{}", "[1]"):
         with pytest.raises(SystemExit):
             comment("--affected", wrong)
+        expected = f"argument --affected: {wrong!r} is not a JSON list of stacks: use the output of"
+        assert expected in capsys.readouterr().err
     assert comment() == 1
     assert comment(report(tmp_path, "x"), "--affected", "[]") == 1
     assert host.writes == []

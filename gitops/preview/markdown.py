@@ -208,7 +208,11 @@ def amount(value: Decimal, resource: str) -> str:
 
 
 def _queue(row: PoolRow | CostRow) -> Markup:
-    return cell(row.queue) if row.queue else _markdown(f"(no queue, {plain(row.role)})")
+    if not row.queue:
+        return _markdown(f"(no queue, {plain(row.role)})")
+    # Most pods in queues are training; pods with another role are in separate rows.
+    role = "" if row.role == "training" else f" ({plain(row.role)})"
+    return _markdown(f"{cell(row.queue)}{role}")
 
 
 def _gpu(row: PoolRow | CostRow) -> Markup:

@@ -53,6 +53,16 @@ def test_the_comment_contains_what_a_reviewer_needs() -> None:
     assert comment.index("Check this first") < comment.index("### GPUs")
 
 
+def test_rows_of_one_queue_state_the_role_unless_it_is_training() -> None:
+    notebook = plans.volcano_job("anna-00000000", pods=1)
+    notebook["metadata"]["labels"] = {"gpu-platform.dev/workload": "interactive"}
+    comment = render(
+        report(plans.step("create", new=plans.volcano_job()), plans.step("create", new=notebook))
+    )
+    assert "| `research` | `NVIDIA-A800-SXM4-80GB` | 0 | 2 | +2 |" in comment
+    assert "| `research` (interactive) | `NVIDIA-A800-SXM4-80GB` | 0 | 1 | +1 |" in comment
+
+
 def test_external_text_is_escaped() -> None:
     comment = render(pull_request())
     assert "<script>" not in comment

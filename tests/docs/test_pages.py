@@ -1,6 +1,7 @@
 """User documentation: examples are valid, tests run the commands, and links have targets."""
 
 import ast
+import json
 import re
 from functools import cache
 from pathlib import Path
@@ -122,6 +123,25 @@ def test_every_page_is_linked_from_the_readme() -> None:
         visited.add(page)
         unvisited |= {linked for linked, _ in links(page) if linked.suffix == ".md"} - visited
     assert set(DOCS.glob("*.md")) <= visited
+
+
+TOKENS = {
+    "logs.md": "Deployment/failure-recorder",
+    "sweeps.md": "Deployment/sweep-controller",
+    "node-health.md": "Deployment/node-health",
+}
+"""Programs with a token for the API server, by the page that describes them."""
+
+
+def test_pages_name_the_exemptions_of_programs_with_tokens() -> None:
+    rules = json.loads((CHECKOUT / "policies" / "config" / "prod.json").read_text())
+    for rule in ("no-hidden-token", "no-service-account-token"):
+        exempt = rules[rule]["systemWorkloads"]
+        assert {each.partition("/")[2] for each in exempt} == set(TOKENS.values())
+        for page, workload in TOKENS.items():
+            text = (DOCS / page).read_text()
+            assert f"`{rule}`" in text
+            assert f"/{workload}`" in text
 
 
 THIRD_PARTY_MESSAGES = {

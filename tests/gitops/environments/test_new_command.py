@@ -58,6 +58,7 @@ def test_comments_explain_the_sections_of_a_new_environment(project: Path) -> No
     new(project, "lab", "--defaults")
     lines = (project / "Pulumi.lab.yaml").read_text().splitlines()
     assert sum(line.strip().startswith("#") for line in lines) >= 15
+    assert lines[2].startswith("# lab (nodes: 1, GPUs per node: 8). ")
 
 
 def test_flags_set_quota_queue_and_gpu_budget(project: Path) -> None:

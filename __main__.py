@@ -4,6 +4,7 @@ import pulumi
 
 from gitops.sweep_prices import stack_prices
 from infra.cluster import STARTED_RUNS, Target
+from infra.component import existing
 from infra.configuration import RegistryLogin, load_settings
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs
 from infra.gpu_stack import GpuStack, GpuStackArgs
@@ -74,8 +75,8 @@ if settings.tenancy.groups.members:
         "platform", PlatformDescriptionArgs.of(settings, shared), depends_on(tenancy)
     )
 
-for name, value in shared.outputs.items():
+for name, value in (shared.outputs | {"images": existing(shared.images)}).items():
     pulumi.export(name, value)
 pulumi.export("runs", {key: run.summary for key, run in training.runs.items()})
-pulumi.export(STARTED_RUNS, [run.started for run in training.runs.values()])
+pulumi.export(STARTED_RUNS, training.started)
 pulumi.export("inference", {key: service.summary for key, service in services.items()})

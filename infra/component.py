@@ -1,6 +1,6 @@
 """The base class of all components, and a function that creates Helm releases."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from importlib.metadata import version
 from typing import Any, Final, TypeVar
 
@@ -138,6 +138,22 @@ def without_dry_run(manifest: Manifest, references: Sequence[pulumi.CustomResour
     known = annotations[key]
     annotations[key] = pulumi.Output.all(*(each.id for each in references)).apply(lambda _: known)
     return {**manifest, "metadata": {**metadata, "annotations": annotations}}
+
+
+def existing(outputs: Mapping[str, Any]) -> Any:
+    """Return the outputs of resources by key, without those of resources that an update skips.
+
+    With `--target`, an update does not create other resources, whose outputs remain unknown. An
+    unknown value in the outputs of a stack makes all of them unknown in later previews.
+    """
+
+    async def known() -> dict[str, Any]:
+        found = {key: pulumi.Output.from_input(value) for key, value in outputs.items()}
+        return {
+            key: await output.future() for key, output in found.items() if await output.is_known()
+        }
+
+    return outputs if pulumi.runtime.is_dry_run() else pulumi.Output.from_input(known())
 
 
 def on_error(name: str, function: pulumi.ErrorHookFunction) -> pulumi.ResourceOptions:

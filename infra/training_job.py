@@ -7,7 +7,7 @@ from typing import Final
 
 import pulumi
 
-from infra.component import Component, before_create
+from infra.component import Component, before_create, existing
 from infra.manifests import Manifest
 from infra.outputs import RunOutput
 from infra.settings import StackSettings
@@ -66,6 +66,8 @@ class TrainingJobs(Component):
     """Runs by the keys of their jobs."""
     names: dict[str, str]
     """Names of the runs by the keys of their jobs."""
+    started: pulumi.Input[Sequence[pulumi.Input[str]]]
+    """Names of the started runs, which the next update must not start again."""
 
     def __init__(
         self,
@@ -82,6 +84,7 @@ class TrainingJobs(Component):
         # The runs of a schedule are not resources of the stack.
         self.runs = {args.key: created[args.key] for args in jobs if args.job.schedule is None}
         self.names = {key: run.name for key, run in self.runs.items()}
+        self.started = started_runs([*self.runs.values()], recorded)
         self.register_outputs({})
 
 
@@ -140,6 +143,18 @@ def create_run(
             "nodes": args.job.nodes,
             "gpusPerNode": args.job.gpus_per_node,
         },
+    )
+
+
+def started_runs(
+    runs: Sequence[Run], recorded: pulumi.Output[Collection[str]] | None
+) -> pulumi.Input[Sequence[pulumi.Input[str]]]:
+    """Return the names of the runs whose jobs exist, or are recorded and skipped by an update."""
+    if pulumi.runtime.is_dry_run():
+        return [run.started for run in runs]
+    found = existing({run.name: run.started for run in runs})
+    return pulumi.Output.all(found, recorded).apply(
+        lambda both: [run.name for run in runs if run.name in {*both[0], *(both[1] or ())}]
     )
 
 

@@ -146,6 +146,23 @@ def test_an_edited_job_starts_one_new_run_and_keeps_the_old(engine: MakeStack) -
     assert names == {before["digits"]["name"], after["digits"]["name"], after["sweep"]["name"]}
 
 
+def test_outputs_after_a_targeted_update_omit_what_it_skips(engine: MakeStack) -> None:
+    stack = engine("simulated", None)
+    outcome = stack.up()
+    assert outcome.status == 0, outcome.text
+    started = stack.outputs()["startedRuns"]
+
+    def add(config: dict[str, Any]) -> None:
+        jobs = config["gpu-platform:training"]["jobs"]
+        jobs.update(first=jobs["digits"], second=jobs["digits"])
+
+    stack.edit(add)
+    outcome = stack.up("--target=**::first-*")
+    assert outcome.status == 0, outcome.text
+    outputs = stack.outputs()
+    assert outputs["startedRuns"] == [*started[:1], outputs["runs"]["first"]["name"], *started[1:]]
+
+
 def test_rendering_reports_helm_releases_that_are_not_rendered(engine: MakeStack) -> None:
     def install(config: dict[str, Any]) -> None:
         config["gpu-platform:volcano"]["install"] = True

@@ -5,12 +5,14 @@ from typing import Any
 import pulumi
 import pytest
 
+from infra.component import existing
 from infra.manifests import Manifest
+from infra.outputs import RunOutput
 from infra.pods import GpuNodes
 from infra.settings.training.job import StepSettings
 from infra.settings.training.network import NcclSettings
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
-from infra.training_job import ignored_paths, reject_recorded
+from infra.training_job import Run, ignored_paths, reject_recorded, started_runs
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.kinds import RESOURCES
 from tests.infra.examples import TRAINING_IMAGE, settings
@@ -268,6 +270,29 @@ async def test_a_recorded_run_is_not_created_again() -> None:
     await reject(created("digits-4e5f6a7b"))
     with pytest.raises(pulumi.RunError, match=r"digits-0a1b2c3d would start.*sets `run`.*recreate"):
         await reject(created("digits-0a1b2c3d"))
+
+
+async def test_outputs_contain_no_unknown_values_after_an_update_that_skips_resources() -> None:
+    """The images and runs that an update with `--target` does not create are unknown to it."""
+
+    async def resolved(value: Any) -> Any:
+        return value
+
+    unknown: pulumi.Output[str] = pulumi.Output(set(), resolved(None), resolved(False))
+    known = pulumi.Output.from_input("a@sha256:1")
+    assert await existing({"a": known, "b": unknown}).future() == {"a": "a@sha256:1"}
+    summary: RunOutput = {
+        "name": "a",
+        "kind": "volcano",
+        "namespace": "ml",
+        "queue": "research",
+        "nodes": 1,
+        "gpusPerNode": 1,
+    }
+    started = {"old-1": unknown, "new-2": unknown, "created-3": known}
+    runs = [Run(name=name, summary=summary, started=each) for name, each in started.items()]
+    names = started_runs(runs, pulumi.Output.from_input(["old-1", "removed-4"]))
+    assert await pulumi.Output.from_input(names).future() == ["old-1", "created-3"]
 
 
 def test_update_can_change_only_the_suspension_of_an_existing_run() -> None:

@@ -169,6 +169,9 @@ def _provider(
         if in_cluster
         else settings.kubeconfig or _DEFAULT_KUBECONFIG,
         enable_server_side_apply=True,
+        # By default, the provider deletes a changed ConfigMap or Secret and creates it again.
+        enable_config_map_mutable=True,
+        enable_secret_mutable=True,
     )
 
 

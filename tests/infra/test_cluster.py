@@ -77,6 +77,13 @@ def test_target_reads_recorded_runs_only_for_the_same_namespace(
     assert found == [runs]
 
 
+def test_the_provider_updates_config_maps_and_secrets_in_place(provision: Provision) -> None:
+    """By default, the provider deletes them and creates them again."""
+    inputs = provision(good()).inputs("cluster")
+    assert inputs["enableConfigMapMutable"] == "true"
+    assert inputs["enableSecretMutable"] == "true"
+
+
 def test_the_provider_is_identified_by_the_cluster(provision: Provision) -> None:
     plan = provision(good())
     assert plan.inputs("cluster")["clusterIdentifier"] == "0a1b2c3d"

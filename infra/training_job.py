@@ -180,18 +180,19 @@ def reject_recorded(
 
     An update finds existing jobs in the stack's state. If a job was deleted in the cluster, for
     example after it finished, a refresh removes it from the state, and the next update would run it
-    again.
+    again. `pulumi destroy --target` removes a job only from the state.
     """
 
     async def reject(created: pulumi.ResourceHookArgs) -> None:
         run = (created.new_inputs or {})["metadata"]["name"]
         if run in (await recorded.future() or ()):
             raise pulumi.RunError(
-                f"The run {run} would start again: its job was deleted in the cluster, or the job "
-                "sets `run` and its kind or steps have changed. If the run has finished, remove "
-                "the job from gpu-platform:training.jobs; to resume the run from its checkpoint, "
-                "set `recreate: true` once its previous job has ended; to start a new run, "
-                "increase `attempt` or, if `run` is set, change `run`."
+                f"The run {run} would start again: its job is missing in the cluster or in the "
+                "state, or the job sets `run` and its kind or steps have changed. If the run has "
+                "finished, remove the job from gpu-platform:training.jobs; to adopt a job that is "
+                "still in the cluster, set `recreate: true`; to resume the run from its "
+                "checkpoint, set `recreate: true` once its previous job has ended; to start a new "
+                "run, increase `attempt` or, if `run` is set, change `run`."
             )
 
     return reject

@@ -1,6 +1,7 @@
 """Queue and workers of one model version."""
 
 import asyncio
+import math
 import os
 import time
 from collections.abc import Sequence
@@ -67,6 +68,8 @@ class Pool:
         self._replacing: set[asyncio.Task[None]] = set()
         self.replacement_error = ""
         """Reason why the last worker replacement failed; empty if it did not fail."""
+        self._last_exit = math.inf
+        """Time at which a worker last died; infinite before."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -108,6 +111,9 @@ class Pool:
                 return self.replacement_error
             if not self._replacing:
                 return "no worker is running"
+            # Requests that have waited since the exit of the last worker have expired.
+            if time.monotonic() - self._last_exit > self._config.request_seconds:
+                return "no worker is running: a replacement is still loading the model"
         return self._backoff.reason(time.monotonic())
 
     async def start(self) -> Served:
@@ -345,6 +351,7 @@ class Pool:
         self._workers.remove(worker)
         if self._closed or not worker.ready:
             return
+        self._last_exit = time.monotonic()
         self._observer.worker_ended(reason)
         computing = worker.batches[0].pieces if worker.batches else []
         retried = bool(computing) and all(piece.request.retried for piece in computing)

@@ -12,6 +12,7 @@ from unittest.mock import AsyncMock
 import pytest
 
 from inference.engine.engine import ModelEngine, compile_cache, remove_compiled
+from inference.engine.interface import UnavailableError
 from tests.inference.engine.exports import Serve, infer, sample, until, worker_pids, write_probe
 from tests.inference.engine.probes import FINE, HOLD, RELEASE, SLEEP
 from workload.configuration import ConfigurationError
@@ -176,6 +177,23 @@ async def test_a_server_without_workers_is_unready(
         os.kill(worker_pids(engine)[0], signal.SIGKILL)
         await until(lambda: engine.reason)
         assert engine.reason == "no worker is running"
+
+
+async def test_server_is_unready_if_the_replacement_of_its_only_worker_does_not_load(
+    probe: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def load_forever(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    async with serve(probe, request_seconds=0.5) as engine:
+        monkeypatch.setattr(engine.pool, "_start", load_forever)
+        os.kill(worker_pids(engine)[0], signal.SIGKILL)
+        await until(lambda: not worker_pids(engine))
+        assert engine.reason == ""
+        await until(lambda: engine.reason)
+        assert engine.reason == "no worker is running: a replacement is still loading the model"
+        with pytest.raises(UnavailableError, match="still loading"):
+            await infer(engine.pool, sample(FINE))
 
 
 async def test_an_export_is_served_once_it_exists(tmp_path: Path, serve: Serve) -> None:

@@ -56,7 +56,7 @@ class Connection(asyncio.Protocol):
         """Bytes that count against `max_buffered_bytes`."""
         self._reading: Request | None = None
         """The request that is being received."""
-        self._in_body = self._input_ended = self._lingering = self._lost = False
+        self._in_body = self._input_ended = self._lingering = False
         self._may_send_more = False
         self._unparsed = b""
         """Received bytes to parse after the response to an earlier request, or in the next turn."""
@@ -106,7 +106,7 @@ class Connection(asyncio.Protocol):
 
     def connection_lost(self, _: Exception | None) -> None:
         """Cancel the requests of a client that has disconnected."""
-        self._lost = self._input_ended = True
+        self._input_ended = True
         self._output.discard()
         self._limits.remove(self)
         self._limits.release(self, self.charged)
@@ -150,12 +150,12 @@ class Connection(asyncio.Protocol):
         """True if no request can be answered now.
 
         This is the case if another request is being computed, the client is not reading, or the
-        connection is lost.
+        connection is closing, for example because the client has closed it.
         """
-        return self._active is not None or self._output.paused or self._lost
+        return self._active is not None or self._output.paused or self.transport.is_closing()
 
     def _await_turn(self) -> None:
-        if self._lost:
+        if self.transport.is_closing():
             return
         self.transport.pause_reading()
         if not self._awaits_turn:
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        if not (self._lost or self.transport.is_closing() or self.transport.is_reading()):
+        if not (self.transport.is_closing() or self.transport.is_reading()):
             self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
@@ -342,7 +342,7 @@ class Connection(asyncio.Protocol):
     def reserve(self, request: Request, size: int) -> bool:
         """Count a request's bytes until it is answered; return False if they exceed a limit."""
         # Bytes that are counted after `connection_lost` would never be released.
-        if self._lost or not self._limits.charge(self, size):
+        if self.transport.is_closing() or not self._limits.charge(self, size):
             return False
         request.charged += size
         return True
@@ -450,7 +450,7 @@ class Connection(asyncio.Protocol):
         # memory for a long time.
         request.pending = None
         response = self._application.respond(request, pending)
-        if response is None or self._lost:
+        if response is None or self.transport.is_closing():
             self._application.abandoned(request)
         else:
             self._send(request, response)
@@ -486,7 +486,7 @@ class Connection(asyncio.Protocol):
 
         If the response must be delivered first, try again later.
         """
-        if self._lost:
+        if self.transport.is_closing():
             return
         if self._output.awaits_delivery:
             asyncio.get_running_loop().call_later(DELIVERY_POLL_SECONDS, self._end)

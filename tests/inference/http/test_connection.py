@@ -125,6 +125,11 @@ def connected(ssl_object: object = None) -> tuple[Connection, Transport, Computi
     return connection, transport, application
 
 
+def disconnect(connection: Connection) -> None:
+    connection.transport.abort()
+    connection.connection_lost(None)
+
+
 def receive(connection: Connection, data: bytes) -> None:
     for start in range(0, len(data), PIECE_BYTES):
         connection.data_received(data[start : start + PIECE_BYTES])
@@ -186,7 +191,7 @@ async def test_large_json_waiting_for_its_turn_is_dropped_to_free_memory() -> No
 
 async def test_no_memory_is_charged_to_a_closed_connection() -> None:
     connection, _, application = connected()
-    connection.connection_lost(None)
+    disconnect(connection)
     assert not connection.reserve(Request(), 1000)
     assert (connection.charged, application.limits.buffered) == (0, 0)
 
@@ -196,7 +201,7 @@ async def test_pipelined_requests_that_wait_are_charged_to_their_connection() ->
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 40)
     assert connection.charged >= 40 * 1000
     assert not transport.reading
-    connection.connection_lost(None)
+    disconnect(connection)
     assert connection.charged == 0
 
 
@@ -232,6 +237,19 @@ async def test_requests_queued_behind_a_computation_are_answered_in_turns(
         assert answered - previous <= 2
     assert connection.charged == 0
     assert transport.reading
+
+
+async def test_requests_of_a_client_that_has_closed_its_connection_are_not_answered() -> None:
+    connection, transport, application = connected(ssl_object=object())
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx" + b"GET /now HTTP/1.1\r\n\r\n" * 20)
+    # With TLS, the connection is lost up to a second later.
+    transport.close()
+    application.computations[0].set_result(None)
+    while not application.ended:
+        await asyncio.sleep(0)
+    disconnect(connection)
+    assert application.ended == ["/infer", *["/now"] * 20]
+    assert (transport.written, connection.charged) == (b"", 0)
 
 
 async def test_number_of_requests_answered_in_one_turn_is_limited(
@@ -275,7 +293,7 @@ async def test_large_json_waits_for_the_turn_of_its_connection(length: str) -> N
         await asyncio.sleep(0)
     connection.data_received(head + b"x" * 100_000)
     assert len(application.computations) == 2
-    connection.connection_lost(None)
+    disconnect(connection)
 
 
 async def test_outputs_are_released_when_the_response_is_written() -> None:
@@ -427,7 +445,7 @@ async def test_response_is_released_when_its_client_disconnects() -> None:
     transport.write = lambda _: connection.pause_writing()  # type: ignore[assignment]
     receive(connection, b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
     assert len(connection._output._rest) > HIGH_WATER
-    connection.connection_lost(None)
+    disconnect(connection)
     assert not connection._output._rest
 
 

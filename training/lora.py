@@ -25,7 +25,7 @@ from training.export.huggingface import (
     read_json,
     write_json,
 )
-from workload.files import write_atomically
+from workload.files import exists, write_atomically
 from workload.manifest import ExportError, read_error
 from workload.models.gpt import Gpt
 
@@ -156,7 +156,7 @@ def write_adapter(directory: Path, model: Gpt, lora: Lora, base: Path) -> None:
     Hugging Face directory of `base`, or to `base` itself if there is none.
     """
     candidates = (base, base / HUGGINGFACE_DIRECTORY, base / "export" / HUGGINGFACE_DIRECTORY)
-    llama = next((each for each in candidates if (each / CONFIG_FILE).exists()), base)
+    llama = next((each for each in candidates if exists(each / CONFIG_FILE)), base)
     directory.mkdir(parents=True, exist_ok=True)
     names, state = _tensor_names(len(model.blocks), lora.targets), model.state_dict()
     tensors = {theirs: state[ours].cpu().contiguous() for theirs, ours in names.items()}

@@ -20,10 +20,12 @@ from training.run import Run
 from workload.catalog import equal_options
 from workload.configuration import ConfigurationError
 from workload.export import read_weights, tensors_of
+from workload.files import exists
 from workload.manifest import (
     MANIFEST_FILE,
     ExportError,
     UnavailableExportError,
+    read_error,
     read_manifest,
 )
 from workload.models import build
@@ -124,7 +126,7 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
     """Add the adapter to the model, and merge it unless the run trains it. Return its digest."""
     directory, source = Path(str(config.init_adapter)), Path(str(config.init_from)).resolve()
     export = directory.resolve().parent
-    if (export / MANIFEST_FILE).exists() and export in (source, source / "export", source.parent):
+    if exists(export / MANIFEST_FILE) and export in (source, source / "export", source.parent):
         raise ConfigurationError(
             f"init_adapter {directory} is already merged into the weights of init_from "
             f"{config.init_from}: set init_from to the base model of the adapter, which its "
@@ -154,12 +156,17 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
 def _read_source(run: Run, model: nn.Module) -> tuple[str, dict[str, Tensor], list[str]]:
     """Return the digest of the weights, the weights, and the differences from the run's model."""
     path = Path(str(run.config.init_from))
-    if (path / CONFIG_FILE).exists() and not (path / MANIFEST_FILE).exists():
+    try:
+        is_export = exists(path / MANIFEST_FILE)
+        is_llama = not is_export and exists(path / CONFIG_FILE)
+    except OSError as error:
+        raise read_error(f"it cannot be read: {error.strerror}", error) from None
+    if is_llama:
         if not isinstance(model, Gpt):
             raise ExportError(f"it contains a {CONFIG_FILE}, but only gpt can load Llama weights")
         return read_huggingface(path, model, run.watchdog.beat)
     # The path is the directory of an export or of the run that wrote it.
-    directory = path if (path / MANIFEST_FILE).exists() else path / "export"
+    directory = path if is_export else path / "export"
     manifest = read_manifest(directory)
     config = run.config
     pairs: dict[str, tuple[object, object]] = {

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NoReturn
@@ -61,7 +62,7 @@ def publish_folder(unfinished: Path) -> Path:
     The files must already be on disk. Return the target. Raise OSError on failure.
     """
     target = unfinished.with_name(unfinished.name.removeprefix(".").removesuffix(".tmp"))
-    if target.exists():
+    if exists(target):
         remove_folder(target)
     unfinished.rename(target)
     sync_folder(target.parent)
@@ -88,6 +89,21 @@ def sync_folder(directory: Path) -> None:
         os.close(descriptor)
 
 
+def exists(path: Path) -> bool:
+    """Return whether a path exists. Raise OSError if its storage is unavailable.
+
+    With Python 3.14 and later, `Path.exists` returns False after any error.
+    """
+    return _status(path) is not None
+
+
+def _status(path: Path) -> os.stat_result | None:
+    try:
+        return path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
 def list_tree(directory: Path) -> list[Path]:
     """Return all files, links and directories below a directory, sorted.
 
@@ -100,6 +116,12 @@ def list_tree(directory: Path) -> list[Path]:
     # `rglob` would skip directories that cannot be listed at the moment.
     tree = os.walk(directory, onerror=fail)
     return sorted(Path(parent, name) for parent, *names in tree for name in itertools.chain(*names))
+
+
+def list_files(directory: Path) -> list[Path]:
+    """Return all files below a directory, sorted. Raise OSError if one cannot be inspected."""
+    found = [(path, _status(path)) for path in list_tree(directory)]
+    return [path for path, status in found if status and stat.S_ISREG(status.st_mode)]
 
 
 def sync_files(directory: Path) -> None:
@@ -143,10 +165,8 @@ def describe(path: Path) -> dict[str, Any]:
 
 def describe_all(directory: Path) -> dict[str, dict[str, Any]]:
     """Return path, size and SHA-256 of each file below a directory, keyed by relative path."""
-    found = {str(path.relative_to(directory)): path for path in list_tree(directory)}
-    return {
-        name: {"file": name, **describe(path)} for name, path in found.items() if path.is_file()
-    }
+    found = {str(path.relative_to(directory)): path for path in list_files(directory)}
+    return {name: {"file": name, **describe(path)} for name, path in found.items()}
 
 
 def stamp_of(path: Path) -> tuple[int, int, int]:

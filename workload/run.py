@@ -164,7 +164,7 @@ class Run:
             self._vote = Vote(self._group)
             if self._port and dist.get_node_local_rank(0) == 0:
                 self._serve_metrics()
-            if on_rank0((self._export / "manifest.json").exists, self._group):
+            if on_rank0(lambda: files.exists(self._export / "manifest.json"), self._group):
                 self._emit("finished", export=str(self._export), already=True)
                 exit_codes.exit_process(exit_codes.DONE, dist.is_initialized())
             on_rank0(lambda: track(self.directory), self._group)

@@ -1,7 +1,9 @@
+import errno
 import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -12,6 +14,21 @@ from training.train import run
 
 ALONE = World(rank=0, size=1, local_rank=0, master="")
 Train = Callable[..., int]
+
+
+def make_unavailable(path: Path, patch: pytest.MonkeyPatch) -> None:
+    """Let every inspection of a path fail; as in Python 3.14, only `stat` reports the error."""
+    inspect = Path.stat
+
+    def fail(self: Path, **options: bool) -> Any:
+        if self == path:
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return inspect(self, **options)
+
+    patch.setattr(Path, "stat", fail)
+    for name in ("exists", "is_dir", "is_file"):
+        method = getattr(Path, name)
+        patch.setattr(Path, name, lambda self, method=method: self != path and method(self))
 
 
 def leave_group() -> None:

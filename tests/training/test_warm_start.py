@@ -11,7 +11,7 @@ import torch
 from pydantic import ValidationError
 from safetensors.torch import load_file, save_file
 
-from tests.training.conftest import train_in
+from tests.training.conftest import make_unavailable, train_in
 from tests.training.programs import start_gang
 from training.config import TrainingConfig
 from workload import exit_codes
@@ -77,7 +77,15 @@ def test_every_process_starts_with_the_weights_of_the_export(
     assert report["sha256"] == read_manifest(tmp_path / "first/export").weights.sha256
 
 
-def make_unavailable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_that_cannot_be_inspected_is_not_missing(
+    first_run: Path, train: Train, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_unavailable(first_run / "export" / "manifest.json", monkeypatch)
+    with pytest.raises(UnavailableExportError, match="it cannot be read: Stale file handle"):
+        train("second", init_from=str(first_run / "export"))
+
+
+def make_unreadable(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every attempt to open the file fail, as if its NFS server did not answer."""
     open_file = Path.open
 
@@ -114,7 +122,7 @@ def test_unavailable_weights_are_not_invalid(
     assert train("tuned", **settings, **lora) == exit_codes.DONE
     path = tmp_path / ("tuned" if setting == "init_adapter" else "first") / "export" / name
     settings |= {"init_from": str(tmp_path / "first"), setting: str(path.parent)}
-    make_unavailable(path, monkeypatch)
+    make_unreadable(path, monkeypatch)
     with pytest.raises(UnavailableExportError, match="Stale file handle"):
         train("second", **settings)
 

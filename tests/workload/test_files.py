@@ -6,6 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
+from tests.training.conftest import make_unavailable
 from workload.files import describe_all, recover, sync_files, write_atomically
 
 
@@ -56,3 +57,12 @@ def test_files_in_a_directory_that_cannot_be_listed_are_not_omitted(
     for use in (describe_all, sync_files):
         with pytest.raises(PermissionError):
             use(tmp_path)
+
+
+def test_file_that_cannot_be_inspected_is_not_omitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.safetensors").touch()
+    make_unavailable(tmp_path / "model.safetensors", monkeypatch)
+    with pytest.raises(OSError, match="Stale file handle"):
+        describe_all(tmp_path)

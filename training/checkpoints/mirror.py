@@ -102,7 +102,7 @@ class Mirror:
         if self._store.read(last) == manifest:
             return
         self._store.remove([last])
-        paths = [path for path in files.list_tree(directory) if path.is_file()]
+        paths = files.list_files(directory)
         names = {f"{EXPORT}/{path.relative_to(directory).as_posix()}": path for path in paths}
         # Remove the files of an earlier export of this run, because they contain previous weights.
         self._store.remove(self._store.list_sizes(EXPORT).keys() - names.keys())

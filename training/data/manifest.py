@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError,
 from training.data.progress import Progress, Report
 from training.data.samples import DataError, read_error
 from workload.configuration import first_problem
-from workload.files import write_atomically
+from workload.files import exists, write_atomically
 from workload.store import DamagedError, StoreDirectory, StoreError
 
 MANIFEST_FILE: Final = "manifest.json"
@@ -167,7 +167,7 @@ def download(url: str, directory: Path, report: Report) -> None:
         raise DataError(f"{url} has no {MANIFEST_FILE}: use the URL of a prepared data set")
     parts = _parse(text, f"{url}/{MANIFEST_FILE}").parts()
     path = directory / MANIFEST_FILE
-    if path.exists() and path.read_bytes() != text:
+    if exists(path) and path.read_bytes() != text:
         raise DataError(
             f"{directory} contains a data set that differs from {url}: choose another data_dir"
         )
@@ -193,7 +193,7 @@ def download(url: str, directory: Path, report: Report) -> None:
 
 
 def _matches(path: Path, part: Part, progress: Progress) -> bool:
-    found = path.exists() and path.stat().st_size == part.size
+    found = exists(path) and path.stat().st_size == part.size
     return found and _sha256_of(path, progress) == part.sha256
 
 

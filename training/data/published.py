@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from training.data.images import Images
 from training.data.samples import DataError, UnavailableError, read_error
+from workload.files import exists
 
 DIRECTORIES: Final[dict[str, str]] = {
     "mnist": "MNIST",
@@ -50,15 +51,15 @@ def fetch(name: str, directory: Path) -> None:
             f"{name} cannot be downloaded (only {', '.join(DIRECTORIES)} can be): unset download"
         )
     target = directory / DIRECTORIES[name]
-    if target.is_dir() or (
-        name in PLAIN_DIRECTORIES and (directory / PLAIN_DIRECTORIES[name]).is_dir()
-    ):
-        return
     try:
+        if exists(target) or (
+            name in PLAIN_DIRECTORIES and exists(directory / PLAIN_DIRECTORIES[name])
+        ):
+            return
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f".{name}.lock").open("wb") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not target.is_dir():
+            if not exists(target):
                 _download(name, target)
     except (RuntimeError, urllib.error.URLError, ConnectionError, TimeoutError) as error:
         raise UnavailableError(f"{name} cannot be downloaded to {directory}: {error}") from None
@@ -101,7 +102,10 @@ def mnist(*directories: Path) -> tuple[Images, Images]:
     Files are in the IDX format, optionally compressed as .gz. Raise DataError if a file is missing
     or damaged.
     """
-    directory = next((directory for directory in directories if directory.is_dir()), directories[0])
+    try:
+        directory = next((each for each in directories if exists(each)), directories[0])
+    except OSError as error:
+        raise read_error(f"{error.filename} cannot be read: {error.strerror}", error) from None
 
     def part(name: str) -> Images:
         pixels = _read_idx(directory / f"{name}-images-idx3-ubyte")
@@ -133,7 +137,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     read = torchvision.read_image_file if "-idx3-" in path.name else torchvision.read_label_file
     compressed = path.with_name(path.name + ".gz")
     try:
-        if path.exists() or not compressed.exists():
+        if exists(path) or not exists(compressed):
             return np.asarray(read(str(path)))
         # torchvision would write the uncompressed file next to the compressed one, where the volume
         # may be read-only.

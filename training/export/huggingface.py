@@ -21,7 +21,7 @@ from torch import Tensor
 from training.config import TrainingConfig
 from training.data.manifest import TokensManifest, read_manifest
 from training.data.samples import DataError, UnavailableError, require_available
-from workload.files import write_atomically
+from workload.files import exists, write_atomically
 from workload.manifest import WEIGHTS_FILE, ExportError, read_error
 from workload.models.gpt import Gpt
 
@@ -194,7 +194,7 @@ def _llama_settings(found: dict[str, Any]) -> dict[str, Any]:
 
 def _weight_files(directory: Path) -> list[Path]:
     """Return the weights file, or the files that the index lists."""
-    if not (directory / _INDEX_FILE).exists():
+    if not exists(directory / _INDEX_FILE):
         return [directory / WEIGHTS_FILE]
     names = read_json(directory / _INDEX_FILE).get("weight_map")
     if not isinstance(names, dict) or not all(

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.training.conftest import make_unavailable
 from tests.training.data.files import write_cifar10, write_mnist
 from training.data import DataError, load, published
 from training.data.samples import UnavailableError
@@ -47,6 +48,17 @@ def test_missing_files_are_downloaded_only_if_requested_and_only_once(
     assert sorted(path.name for path in folder.iterdir()) == [
         ".cifar10.lock", "cifar-10-batches-bin",
     ]  # fmt: skip
+
+
+def test_existing_files_are_not_downloaded_again_if_they_are_unavailable(
+    site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "data"
+    load("cifar10", folder, None, seed=0, download=True)
+    (site / "cifar-10-binary.tar.gz").unlink()
+    make_unavailable(folder / "cifar-10-batches-bin", monkeypatch)
+    with pytest.raises(UnavailableError, match="Stale file handle"):
+        load("cifar10", folder, None, seed=0, download=True)
 
 
 def test_an_archive_with_another_digest_is_rejected_and_removed(site: Path, tmp_path: Path) -> None:

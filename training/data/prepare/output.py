@@ -23,7 +23,7 @@ from training.data.manifest import (
 )
 from training.data.samples import DataError, UnavailableError
 from training.data.shards import LABEL, scan
-from workload.files import sha256_of, sync_folder, write_atomically
+from workload.files import exists, sha256_of, sync_folder, write_atomically
 
 UNFINISHED: Final = ".unfinished"
 """Directory for unfinished files. It is in the target and thus on the same volume, so that
@@ -39,12 +39,12 @@ def finish_interrupted(target: Path, source: Path) -> Manifest | None:
     if another process is preparing a data set in `target`.
     """
     unfinished = target / UNFINISHED
-    if not (unfinished / MANIFEST_FILE).exists():
+    if not exists(unfinished / MANIFEST_FILE):
         return None
     with _locked(target):
         manifest = read_manifest(unfinished)
         path = unfinished / _SOURCE_FILE
-        same_source = path.exists() and path.read_bytes() == _content_of(source)
+        same_source = exists(path) and path.read_bytes() == _content_of(source)
         _publish(unfinished, target)
     return manifest if same_source else None
 
@@ -64,11 +64,11 @@ def new_dataset(target: Path, force: bool, source: Path) -> Iterator[Path]:
     DataError if `target` is not empty and `force` is false, or if another process is preparing a
     data set in `target`. After an error, remove `target` if this call created it.
     """
-    is_new = not target.exists()
+    is_new = not exists(target)
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
         unfinished = target / UNFINISHED
-        if (unfinished / MANIFEST_FILE).exists():
+        if exists(unfinished / MANIFEST_FILE):
             _publish(unfinished, target)
         shutil.rmtree(unfinished, ignore_errors=True)
         found = sorted(path.name for path in target.iterdir() if path.name != "lost+found")
@@ -118,7 +118,7 @@ def _locked(target: Path) -> Iterator[None]:
 
 def _publish(unfinished: Path, target: Path) -> None:
     """Replace the files in `target`, the manifest last. An interrupted call can be repeated."""
-    if (target / MANIFEST_FILE).exists():
+    if exists(target / MANIFEST_FILE):
         try:
             old = [part.file for part in read_manifest(target).parts()]
         except UnavailableError:

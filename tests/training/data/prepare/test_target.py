@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from tests.training.conftest import make_unavailable
 from training.data import DataError
 from training.data.manifest import (
     MANIFEST_FILE,
@@ -13,7 +14,7 @@ from training.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from training.data.prepare.output import UNFINISHED, new_dataset, part_of
+from training.data.prepare.output import UNFINISHED, finish_interrupted, new_dataset, part_of
 from training.data.samples import UnavailableError
 
 
@@ -162,3 +163,17 @@ def test_old_data_set_remains_if_its_manifest_is_unavailable(
     assert {MANIFEST_FILE, "one.bin"} <= set(names(tmp_path))
     create_dataset(tmp_path, "two", force=True)
     assert names(tmp_path) == [MANIFEST_FILE, "two.bin"]
+
+
+def test_complete_files_remain_if_their_manifest_is_unavailable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    unfinished = tmp_path / UNFINISHED
+    unfinished.mkdir()
+    write_dataset(unfinished, "one")
+    with monkeypatch.context() as patch:
+        make_unavailable(unfinished / MANIFEST_FILE, patch)
+        with pytest.raises(OSError, match="Stale file handle"):
+            create_dataset(tmp_path, "two", force=True)
+    assert finish_interrupted(tmp_path, tmp_path) is None
+    assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final
 
 from workload.configuration import ConfigurationError
-from workload.files import UNAVAILABLE
+from workload.files import UNAVAILABLE, list_checkpoints
 from workload.progress import Message
 from workload.report import emit
 
@@ -37,9 +37,15 @@ def await_free_space(directory: Path, timeout: float) -> None:
     Other programs may have filled the volume, and exiting would use up the run's retries. The wait
     ends when a checkpoint as large as the newest one fits, or after `timeout` seconds (0 waits
     forever). After a timeout, a later check fails. Every process waits independently, before it
-    joins the gang.
+    joins the gang. Raise OSError if the storage is unavailable at the moment.
     """
-    found = sorted((directory / "checkpoints").glob("step-*"))
+    try:
+        found = list_checkpoints(directory / "checkpoints")
+    except OSError as error:
+        if error.errno in UNAVAILABLE:
+            raise
+        # `check_run_dir` describes a directory that this process may not read.
+        return
     if not found:
         return
     needed = _size_of(found[-1])
@@ -54,7 +60,8 @@ def await_free_space(directory: Path, timeout: float) -> None:
 
 def _is_full(directory: Path, needed: int) -> bool:
     # The next save removes the leftovers of an interrupted one, so their space counts as free.
-    leftovers = sum(_size_of(path) for path in (directory / "checkpoints").glob(".step-*.tmp"))
+    paths = (directory / "checkpoints").iterdir()
+    leftovers = sum(_size_of(path) for path in paths if path.match(".step-*.tmp"))
     available = free_bytes(directory)
     if available is not None and available + leftovers < needed:
         return True
@@ -184,11 +191,19 @@ def free_bytes(directory: Path) -> int | None:
 
 
 def _size_of(directory: Path) -> int:
-    """Return the bytes on disk of all files below `directory`. Ignore files that vanish."""
+    """Return the bytes on disk of all files below `directory`. Ignore files that vanish.
+
+    Raise OSError if a directory or a file cannot be inspected.
+    """
+
+    def fail(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
     total = 0
-    for parent, _, names in os.walk(directory):
+    for parent, _, names in os.walk(directory, onerror=fail):
         for name in names:
-            with contextlib.suppress(OSError):
+            with contextlib.suppress(FileNotFoundError):
                 total += (Path(parent) / name).lstat().st_blocks * 512
     return total
 

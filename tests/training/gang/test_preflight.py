@@ -7,12 +7,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
 
-from training.gang.preflight import check_free_space, check_run_dir, free_bytes
+from training.gang.preflight import await_free_space, check_free_space, check_run_dir, free_bytes
 from workload.configuration import ConfigurationError
 
 MIB = 2**20
@@ -181,16 +184,36 @@ def test_free_space_of_unavailable_storage_is_not_a_configuration_error(
         free_bytes(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["run/checkpoints", "run/checkpoints/step-00000001"])
+def test_checkpoints_that_cannot_be_listed_do_not_count_as_missing(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "run/checkpoints/step-00000001").mkdir(parents=True)
+
+    def fail(read: Callable[..., Any], path: Path | str) -> Any:
+        if Path(path) == tmp_path / name:
+            raise OSError(errno.ESTALE, "Stale file handle", str(path))
+        return read(path)
+
+    for read in (os.scandir, os.listdir):
+        monkeypatch.setattr(os, read.__name__, partial(fail, read))
+    with pytest.raises(OSError, match="Stale file handle"):
+        await_free_space(tmp_path / "run", 1)
+    with pytest.raises(OSError, match="Stale file handle"):
+        check_free_space(tmp_path / "run", 2**60, keep=1, best=False)
+
+
 AS_ANOTHER_USER = """
 import os, sys
 from pathlib import Path
 from workload.configuration import ConfigurationError
-from training.gang.preflight import check_run_dir
+from training.gang.preflight import await_free_space, check_run_dir
 
 os.setgroups([10001, 2000])
 os.setresgid(10001, 10001, 10001)
 os.setresuid(10001, 10001, 10001)
 try:
+    await_free_space(Path(sys.argv[1]), 1)
     check_run_dir(Path(sys.argv[1]))
 except ConfigurationError as error:
     print(error)

@@ -49,7 +49,7 @@ class Objective:
         """Call the loss and all metrics once.
 
         Raise ConfigurationError for errors that every restart would repeat: an exception, a result
-        of the wrong shape, or a loss that does not depend on the logits.
+        of the wrong shape or on another device, or a loss that does not depend on the logits.
         """
         with torch.enable_grad():
             logits = logits.detach().float().requires_grad_()
@@ -72,9 +72,15 @@ def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> 
             f"{list(targets.shape)}: {type(error).__name__}: {error}"
         ) from error
     shape = (len(targets),)
-    return check_output(
+    values = check_output(
         name, found, shape, f"one value per sample, a tensor of shape {list(shape)}"
     )
+    if values.device != logits.device:
+        raise ConfigurationError(
+            f"{name} returned a tensor on {values.device}, but the logits are on {logits.device}: "
+            "return it on the same device, with .to(logits.device)"
+        )
+    return values
 
 
 def check_output(name: str, found: object, shape: tuple[int, ...], wanted: str) -> Tensor:

@@ -33,6 +33,10 @@ MODULE = "tests.training.custom_models"
             {"metrics": [f"{MODULE}:text"]},
             "text returned str for 2 samples: it must return one",
         ),
+        (
+            {"metrics": [f"{MODULE}:elsewhere"]},
+            r"elsewhere returned a tensor on meta, but the logits are on cpu: .*\.to\(logits\.dev",
+        ),
         ({"loss": f"{MODULE}:prod"}, "loss failed for logits of .*TypeError"),
     ],
 )

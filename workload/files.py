@@ -94,14 +94,24 @@ def exists(path: Path) -> bool:
 
     With Python 3.14 and later, `Path.exists` returns False after any error.
     """
-    return _status(path) is not None
+    return _mode_of(path) != 0
 
 
-def _status(path: Path) -> os.stat_result | None:
+def is_file(path: Path) -> bool:
+    """Return whether a path is a file. Raise OSError if its storage is unavailable."""
+    return stat.S_ISREG(_mode_of(path))
+
+
+def is_directory(path: Path) -> bool:
+    """Return whether a path is a directory. Raise OSError if its storage is unavailable."""
+    return stat.S_ISDIR(_mode_of(path))
+
+
+def _mode_of(path: Path) -> int:
     try:
-        return path.stat()
+        return path.stat().st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return None
+        return 0
 
 
 def list_tree(directory: Path) -> list[Path]:
@@ -120,8 +130,7 @@ def list_tree(directory: Path) -> list[Path]:
 
 def list_files(directory: Path) -> list[Path]:
     """Return all files below a directory, sorted. Raise OSError if one cannot be inspected."""
-    found = [(path, _status(path)) for path in list_tree(directory)]
-    return [path for path, status in found if status and stat.S_ISREG(status.st_mode)]
+    return [path for path in list_tree(directory) if is_file(path)]
 
 
 def sync_files(directory: Path) -> None:

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from training.data.samples import DataError, require_available, visible_files
+from training.data.samples import DataError, read_error, require_available, visible_files
+from workload.files import is_file
 
 TEXT_SUFFIX: Final = ".txt"
 """Suffix of files that contain one text each."""
@@ -15,7 +16,10 @@ _ROWS_AT_A_TIME: Final = 256
 def find(directory: Path) -> list[Path]:
     """Return the visible text files below a directory, sorted; raise DataError if none exist."""
     found = visible_files(directory)
-    paths = [path for path in found if path.suffix in _READERS and path.is_file()]
+    try:
+        paths = [path for path in found if path.suffix in _READERS and is_file(path)]
+    except OSError as error:
+        raise read_error(f"{error.filename} cannot be read: {error.strerror}", error) from None
     if not paths:
         if not directory.exists():
             raise DataError(f"{directory} does not exist: pass a directory of texts as --folder")

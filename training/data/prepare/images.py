@@ -27,7 +27,7 @@ from training.data.samples import (
     visible_files,
 )
 from training.settings import DatasetName
-from workload.files import is_utf8
+from workload.files import is_directory, is_file, is_utf8
 
 ImageShape = tuple[Literal[1, 3], int, int]
 
@@ -75,18 +75,18 @@ def from_directory(
     """
     try:
         classes = tuple(sorted(path.name for path in directory.iterdir() if _is_class(path)))
+        files = [
+            (path, label)
+            for label, name in enumerate(classes)
+            for path in visible_files(directory / name)
+            if is_file(path)
+        ]
     except OSError as error:
         raise read_error(f"{directory} cannot be read: {error.strerror}", error) from None
     for name in classes:
         # The manifest contains the class names.
         if not is_utf8(name):
             raise DataError(f"{directory} has a directory {name!r}, which is not UTF-8: rename it")
-    files = [
-        (path, label)
-        for label, name in enumerate(classes)
-        for path in visible_files(directory / name)
-        if path.is_file()
-    ]
     if not files:
         raise DataError(
             f"{directory} has no images: it must contain a directory of images per class"
@@ -124,7 +124,7 @@ def from_dataset(name: DatasetName, data_dir: Path) -> Source:
 
 
 def _is_class(path: Path) -> bool:
-    return path.is_dir() and is_visible(path.name)
+    return is_visible(path.name) and is_directory(path)
 
 
 def _from_samples(

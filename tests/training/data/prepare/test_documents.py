@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from tests.training.conftest import make_unavailable
 from training.data.__main__ import main
 from training.data.prepare.documents import find, texts
 from training.data.samples import DataError, UnavailableError
@@ -67,6 +68,16 @@ def test_unavailable_storage_is_an_error(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(Path, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     with pytest.raises(UnavailableError, match=r"a\.jsonl cannot be read: Input/output error"):
         list(texts(path, "text"))
+
+
+def test_text_that_cannot_be_inspected_is_not_omitted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text("a text")
+    make_unavailable(tmp_path / "b.txt", monkeypatch)
+    with pytest.raises(UnavailableError, match=r"b\.txt cannot be read: Stale file handle"):
+        find(tmp_path)
 
 
 def test_file_without_the_text_column_counts_as_one_unreadable_text(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from tests.training.conftest import make_unavailable
 from training.data import DataError, Images, check_prepared, load
 from training.data.__main__ import main
 from training.data.manifest import MANIFEST_FILE, ShardsManifest, read_manifest
@@ -53,6 +54,19 @@ def test_unavailable_storage_is_an_error(
     monkeypatch.setattr(function, Mock(side_effect=OSError(errno.EIO, "Input/output error")))
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.FAILED
     assert "cannot be read: Input/output error" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["cat", "cat/again.png"])
+def test_images_that_cannot_be_inspected_are_not_omitted(
+    name: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    make_unavailable(tmp_path / "pictures" / name, monkeypatch)
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.FAILED
+    assert "pictures cannot be read: Stale file handle" in capsys.readouterr().err
 
 
 def test_class_directories_are_converted_to_shards(

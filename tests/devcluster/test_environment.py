@@ -131,7 +131,7 @@ def test_programs_bypass_the_users_proxy_for_pulumis_engine(
     server.start()
     try:
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-            grpc.channel_ready_future(channel).result(timeout=10)
+            grpc.channel_ready_future(channel).result()
     finally:
         server.stop(None)
 

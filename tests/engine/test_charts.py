@@ -55,7 +55,7 @@ class Provider:
         """Check the inputs of a release, for which the provider fetches the chart."""
         urn = "urn:pulumi:prod::gpu-platform::kubernetes:helm.sh/v3:Release::volcano-release"
         request = provider_pb2.CheckRequest(urn=urn, news=properties(inputs))
-        found: provider_pb2.CheckResponse = self.stub.Check(request, timeout=60)
+        found: provider_pb2.CheckResponse = self.stub.Check(request)
         return found
 
 
@@ -89,7 +89,7 @@ def provider(
         port = int(process.stdout.readline())
         with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
             stub = provider_pb2_grpc.ResourceProviderStub(channel)
-            stub.Configure(provider_pb2.ConfigureRequest(args=properties({})), timeout=60)
+            stub.Configure(provider_pb2.ConfigureRequest(args=properties({})))
             yield Provider(stub)
         process.kill()
 

@@ -88,12 +88,11 @@ def test_terminated_preview_leaves_no_temporary_directory(tmp_path: Path, ending
         env=os.environ | variables,
         stderr=subprocess.DEVNULL,
     )
-    deadline = time.monotonic() + 30
     # Python cannot remove a temporary directory if a signal arrives just after it was created, so
     # wait for the first file in the directory.
-    while not any(scratch.glob("gpu-platform-*/output")) and time.monotonic() < deadline:
+    while not any(scratch.glob("gpu-platform-*/output")):
+        assert process.poll() is None
         time.sleep(0.05)
-    assert any(scratch.glob("gpu-platform-*/output"))
     process.send_signal(ending)
-    assert process.wait(30) == 128 + ending
+    assert process.wait() == 128 + ending
     assert list(scratch.iterdir()) == []

@@ -36,7 +36,7 @@ class Counting(Quiet):
     def do_GET(self) -> None:  # noqa: N802  the name that the server calls
         self.requests.append(self.path.rpartition("/")[2])
         if self.path.endswith(WEIGHTS):
-            assert self.gate.wait(30)
+            assert self.gate.wait()
         super().do_GET()
 
 

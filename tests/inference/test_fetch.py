@@ -231,7 +231,7 @@ def test_sigterm_ends_a_download_of_process_1(served_dir: Path, tmp_path: Path) 
             until(lambda: target.exists() and any(target.iterdir()))
             [init] = psutil.Process(outside.pid).children()
             init.send_signal(signal.SIGTERM)
-            assert outside.wait(10) == 128 + signal.SIGTERM
+            assert outside.wait() == 128 + signal.SIGTERM
         finally:
             outside.kill()
             outside.wait()

@@ -37,7 +37,6 @@ def test_error_names_the_variables_that_may_be_invalid(variable: str, value: str
         },
         capture_output=True,
         text=True,
-        timeout=60,
         check=False,
     )
     assert server.returncode == exit_codes.BAD_INPUT

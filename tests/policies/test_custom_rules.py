@@ -101,7 +101,7 @@ def test_served_pack_contains_the_rules_from_the_environment_variable(file: Path
             return
         try:
             with grpc.insecure_channel(f"127.0.0.1:{int(port)}") as channel:
-                found = AnalyzerStub(channel).GetAnalyzerInfo(Empty(), timeout=60)
+                found = AnalyzerStub(channel).GetAnalyzerInfo(Empty())
         finally:
             process.terminate()
     (custom_policy,) = (policy for policy in found.policies if policy.name == "owner-named")

@@ -32,7 +32,7 @@ def port() -> Iterator[int]:
 
 def test_served_pack_lists_every_rule_and_accepts_a_configuration(port: int) -> None:
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
-        found = AnalyzerStub(channel).GetAnalyzerInfo(Empty(), timeout=60)
+        found = AnalyzerStub(channel).GetAnalyzerInfo(Empty())
     assert found.name == NAME
     assert {rule.name for rule in RULES} <= {policy.name for policy in found.policies}
 
@@ -42,9 +42,9 @@ def test_pack_rejects_a_configuration_that_disables_every_rule(port: int) -> Non
     with grpc.insecure_channel(f"127.0.0.1:{port}") as channel:
         stub = AnalyzerStub(channel)
         with pytest.raises(grpc.RpcError, match="it disables every rule"):
-            stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)
+            stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries))
         entries.popitem()
-        stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries), timeout=60)
+        stub.Configure(ConfigureAnalyzerRequest(policyConfig=entries))
 
 
 def test_two_rules_with_the_same_name_are_rejected() -> None:
@@ -59,8 +59,6 @@ def test_no_module_of_the_pack_shadows_a_standard_library_module() -> None:
 
 @pytest.mark.parametrize(("arguments", "status"), [([], 2), (["--help"], 0)])
 def test_pack_started_without_an_engine_prints_its_usage(arguments: list[str], status: int) -> None:
-    completed = subprocess.run(
-        [sys.executable, PACK, *arguments], capture_output=True, text=True, timeout=60
-    )
+    completed = subprocess.run([sys.executable, PACK, *arguments], capture_output=True, text=True)
     assert completed.returncode == status
     assert "python -m policies.check --help" in completed.stderr

@@ -42,7 +42,7 @@ def supervisor(tmp_path: Path) -> Iterator[Supervised]:
 
 
 def wait_until(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.02)

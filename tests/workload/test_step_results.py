@@ -279,7 +279,7 @@ def test_incomplete_result_is_ignored_and_removed(claim: Claim) -> None:
         assert process.stdout.readline() == "{}\n"
         assert len(claim.results()) == 1
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 128 + signal.SIGTERM
+        assert process.wait() == 128 + signal.SIGTERM
     assert claim.results() == []
 
 
@@ -437,7 +437,7 @@ def test_identical_concurrent_steps_of_a_run_share_one_result(claim: Claim) -> N
             assert process.stdout is not None
             assert process.stdout.readline() == "{}\n"
         for process in processes:
-            output, _ = process.communicate("\n", timeout=60)
+            output, _ = process.communicate("\n")
             assert (process.returncode, json.loads(output)["event"]) == (0, "step_succeeded")
     assert len(claim.results()) == 1
 
@@ -467,7 +467,7 @@ time.sleep(60)
         assert process.stdout is not None
         assert process.stdout.readline() == "{}\n"
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
+        output, _ = process.communicate()
     assert process.returncode == exit_codes.INTERRUPTED
     assert "output 'rows' is missing" in json.loads(output)["error"]
     assert claim.results() == []

@@ -79,10 +79,10 @@ def test_builds_of_base_images_stop_with_the_command(tmp_path: Path, install: In
             time.sleep(0.02)
         raise SystemExit("the tools cannot be built")
     """
-    subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, timeout=60, check=False)
+    subprocess.run([sys.executable, "-c", program], cwd=CHECKOUT, check=False)
     started = [int(file.name) for file in pids.iterdir()]
     assert len(started) == 2
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 300
     while (running := [pid for pid in started if is_running(pid)]) and time.monotonic() < deadline:
         time.sleep(0.02)
     for pid in running:

@@ -74,7 +74,7 @@ def field(gpus: Gpus, name: str) -> list[float]:
 
 
 def await_use(gpus: Gpus, condition: Callable[[list[float]], bool]) -> list[float]:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while not condition(found := field(gpus, "GPU_UTIL")):
         assert time.monotonic() < deadline, found
         time.sleep(0.1)

@@ -137,9 +137,19 @@ def recorded_runs(
 
 
 def _recorded_outputs() -> pulumi.Output[Mapping[str, Any]]:
-    """Return the outputs of the stack's last update."""
+    """Return the known outputs of the stack's last update."""
     stack_name = f"{pulumi.get_organization()}/{pulumi.get_project()}/{pulumi.get_stack()}"
-    return pulumi.StackReference("recorded-cluster", stack_name=stack_name).outputs
+    reference = pulumi.StackReference("recorded-cluster", stack_name=stack_name)
+    outputs = reference.outputs
+
+    async def known() -> Mapping[str, Any]:
+        # In a preview, a single unknown output would make all of them unknown.
+        found = await outputs.future(with_unknowns=True) or {}
+        return {key: value for key, value in found.items() if not pulumi.contains_unknowns(value)}
+
+    return pulumi.Output(
+        outputs.resources(), known(), reference.name.is_known(), outputs.is_secret()
+    )
 
 
 def _identity(

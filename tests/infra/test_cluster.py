@@ -5,6 +5,7 @@ from typing import Any
 import pulumi
 import pytest
 import yaml
+from pulumi.runtime import rpc
 from pulumi.runtime.mocks import set_mocks
 
 from infra import cluster
@@ -75,6 +76,23 @@ def test_target_reads_recorded_runs_only_for_the_same_namespace(
 
     pulumi.runtime.test(program)()
     assert found == [runs]
+
+
+def test_preview_recognizes_the_cluster_if_another_output_is_unknown() -> None:
+    """An update with `--target` stores the outputs of resources that it skips as unknown."""
+    asyncio.set_event_loop(LOOP)
+    recorded = {"cluster": {"uid": Engine.uid, "identifier": "i1"}, "url": rpc.UNKNOWN}
+    set_mocks(Engine(recorded), project="gpu-platform", stack="test", preview=True)
+    found: list[object] = []
+
+    async def program() -> None:
+        found.append(await cluster._recorded_outputs().future())
+
+    try:
+        pulumi.runtime.test(program)()
+    finally:
+        set_mocks(Engine(), project="gpu-platform", stack="test")
+    assert found == [{"cluster": {"uid": Engine.uid, "identifier": "i1"}}]
 
 
 def test_the_provider_updates_config_maps_and_secrets_in_place(provision: Provision) -> None:

@@ -390,7 +390,7 @@ def test_pods_of_steps_are_not_counted_as_part_of_the_gang(cluster: FakeCluster)
 
 
 def test_waiting_ends_if_the_pods_of_a_succeeded_run_were_deleted(cluster: FakeCluster) -> None:
-    """Kubernetes deletes the pods of a node that somebody deletes."""
+    """Kubernetes deletes the pods of a deleted node."""
     cluster.has(volcano_job("digits-1", "Completed"), pod("digits-1", phase="Succeeded"))
     assert cluster.wait_scheduled(timeout=1) == 2
 

@@ -217,17 +217,15 @@ def _drop_optimizer_state(run: Run, missing: set[str]) -> None:
 
 
 def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
-    """Run a step at learning rate 0, so that the optimizer creates the tensors to restore."""
-    groups = optimizer.param_groups
-    rates = [group["lr"] for group in groups]
-    for group in groups:
-        group["lr"] = 0.0
+    """Run a step, so that the optimizer creates the tensors to restore.
+
+    Weight decay may change the weights, which are restored afterwards as well.
+    """
+    for group in optimizer.param_groups:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
     optimizer.zero_grad()
-    for group, rate in zip(groups, rates, strict=True):
-        group["lr"] = rate
 
 
 def _rank_tensors(run: Run) -> Tensors:

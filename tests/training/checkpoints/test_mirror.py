@@ -120,6 +120,18 @@ def test_a_resumed_run_copies_its_checkpoint_again(
     assert any(name.startswith("checkpoints/") for name in first_copies)
 
 
+def test_run_whose_directory_is_lost_resumes_from_the_store(
+    train: Callable[..., int], bucket: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert train(epochs=1, run_url=URL) == exit_codes.DONE
+    shutil.rmtree(tmp_path / "run")
+    capsys.readouterr()
+    assert train(epochs=1, run_url=URL) == exit_codes.DONE
+    events = [json.loads(line)["event"] for line in capsys.readouterr().out.splitlines()]
+    assert "resume" in events
+    assert "epoch" not in events
+
+
 def test_nothing_is_restored_from_an_empty_store(bucket: object, tmp_path: Path) -> None:
     assert not copy_checkpoints(tmp_path / "run").restore(lambda: None)
 

@@ -141,17 +141,20 @@ def without_dry_run(manifest: Manifest, references: Sequence[pulumi.CustomResour
 
 
 def existing(outputs: Mapping[str, Any]) -> Any:
-    """Return the outputs of resources by key, without those of resources that an update skips.
+    """Return the outputs of resources by key, without those of resources that do not exist.
 
     With `--target`, an update does not create other resources, whose outputs remain unknown. An
-    unknown value in the outputs of a stack makes all of them unknown in later previews.
+    unknown value in the outputs of a stack makes all of them unknown in later previews. With
+    `--continue-on-error`, the outputs of a failed resource raise an error, which would keep the
+    update from writing the outputs of the stack.
     """
 
     async def known() -> dict[str, Any]:
-        found = {key: pulumi.Output.from_input(value) for key, value in outputs.items()}
-        return {
-            key: await output.future() for key, output in found.items() if await output.is_known()
+        found = {
+            key: await pulumi.Output.from_input(value).recover(lambda _: None).future()
+            for key, value in outputs.items()
         }
+        return {key: value for key, value in found.items() if value is not None}
 
     return outputs if pulumi.runtime.is_dry_run() else pulumi.Output.from_input(known())
 

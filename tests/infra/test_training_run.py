@@ -4,6 +4,7 @@ from typing import Any
 
 import pulumi
 import pytest
+from pulumi.runtime.stack import ResourceRegistrationFailed
 
 from infra.component import existing
 from infra.manifests import Manifest
@@ -295,6 +296,14 @@ async def test_outputs_contain_no_unknown_values_after_an_update_that_skips_reso
     runs = [Run(name=name, summary=summary, started=each) for name, each in started.items()]
     names = started_runs(runs, pulumi.Output.from_input(["old-1", "removed-4"]))
     assert await pulumi.Output.from_input(names).future() == ["old-1", "created-3"]
+
+
+async def test_outputs_omit_resources_that_failed_in_an_update_with_continue_on_error() -> None:
+    async def failed() -> str:
+        raise ResourceRegistrationFailed
+
+    outputs = {"a": pulumi.Output.from_input("a@sha256:1"), "b": pulumi.Output.from_input(failed())}
+    assert await existing(outputs).future() == {"a": "a@sha256:1"}
 
 
 def test_update_can_change_only_the_suspension_of_an_existing_run() -> None:

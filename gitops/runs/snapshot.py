@@ -36,7 +36,10 @@ _LOG_LINE: Final = re.compile(r"^[EIW][0-9]{4} .*\n?", re.MULTILINE)
 """
 
 TIMEOUT_SECONDS = 60.0
-"""Timeout (s) for each kubectl command."""
+"""Timeout (s) for each kubectl command, except for logs."""
+
+LOG_TIMEOUT_SECONDS = 10.0
+"""Timeout (s) for the log of a pod. The API server waits longer for the kubelet of a lost node."""
 
 
 class NoResponseError(GitopsError):
@@ -145,7 +148,8 @@ class Cluster:
         command = ("logs", "-n", namespace, pod, f"--tail={lines}", "--timestamps")
         # If a node is lost, its kubelet does not respond. Other runs must still be reported.
         with suppress(NoResponseError):
-            return (self._output(*command) or "").splitlines()
+            done = self._run(*command, timeout=LOG_TIMEOUT_SECONDS)
+            return done.stdout.splitlines() if done.returncode == 0 else []
         return []
 
     def read(self, *arguments: str) -> list[Object] | None:
@@ -186,12 +190,11 @@ class Cluster:
         scope = ["--all-namespaces"] if self.namespace is None else ["-n", self.namespace]
         return self._run("get", kinds, *scope, "--output=json")
 
-    def _output(self, *arguments: str) -> str | None:
-        done = self._run(*arguments)
-        return done.stdout if done.returncode == 0 else None
-
-    def _run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+    def _run(
+        self, *arguments: str, timeout: float | None = None
+    ) -> subprocess.CompletedProcess[str]:
         command = [*self.kubectl, *arguments]
+        seconds = TIMEOUT_SECONDS if timeout is None else timeout
         try:
             return subprocess.run(
                 command,
@@ -199,7 +202,7 @@ class Cluster:
                 text=True,
                 errors="replace",
                 stdin=subprocess.DEVNULL,
-                timeout=TIMEOUT_SECONDS,
+                timeout=seconds,
             )
         except FileNotFoundError:
             raise GitopsError(
@@ -207,7 +210,7 @@ class Cluster:
             ) from None
         except subprocess.TimeoutExpired:
             raise NoResponseError(
-                f"the cluster did not respond within {TIMEOUT_SECONDS:g} s: check kubectl's context"
+                f"the cluster did not respond within {seconds:g} s: check kubectl's context"
             ) from None
 
 

@@ -3,7 +3,8 @@
 The base revision is rendered into a temporary state. The current version is previewed against this
 state, so the engine itself determines which resources are created, changed and replaced.
 Placeholders replace the secrets. Images that would be built are identified by the hash of their
-sources, so changed sources result in a new run, as they do in the cluster.
+sources. The hashes of the images of runs leave out this project's directories, so changed sources
+result in a new run only if they do in the cluster.
 """
 
 import io
@@ -11,7 +12,7 @@ import json
 import shutil
 import subprocess
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -25,6 +26,7 @@ from gitops.secrets import secure_paths
 from gitops.stack_file import document
 from infra.settings.images import BuildSettings, identity
 from infra.settings.problems import PROJECT
+from infra.settings.training.job import TrainingJobSettings
 
 PLACEHOLDER = "placeholder-of-a-secret"
 _NO_CLUSTER = "/nonexistent/kubeconfig"
@@ -139,7 +141,8 @@ def _configure(stack: Stack, source: Path, directory: Path) -> None:
     config = document(source).get("config", {})
     secrets = list(secure_paths(config))
     config[f"{PROJECT}:cluster"] = _cluster_settings(config.get(f"{PROJECT}:cluster"), directory)
-    _replace_builds(config.get(f"{PROJECT}:images"), stack.project)
+    run_images = _run_images(config.get(f"{PROJECT}:training"))
+    _replace_builds(config.get(f"{PROJECT}:images"), stack.project, run_images)
     target = stack.file
     # `stack init` wrote the salt to the target file. Keep it, because it encrypts the placeholders.
     kept = {k: v for k, v in document(target).items() if k not in _STACK_KEYS}
@@ -166,24 +169,40 @@ def _cluster_settings(cluster: Any, directory: Path) -> dict[str, Any]:
     return {**kept, "render_to": str(directory / "manifests")}
 
 
-def _replace_builds(images: Any, project: Path) -> None:
+def _run_images(training: Any) -> set[str]:
+    """Return the keys of the images of the jobs and of the trials of sweeps."""
+    trials = [sweep["job"] for sweep in _sections(training, "sweeps") if "job" in sweep]
+    default = TrainingJobSettings.model_fields["image"].default
+    jobs = [*_sections(training, "jobs"), *trials]
+    return {str(job.get("image", default)) for job in jobs if isinstance(job, dict)}
+
+
+def _sections(parent: Any, key: str) -> list[dict[str, Any]]:
+    """Return the mappings under a key; empty if the settings are invalid."""
+    found = parent.get(key) if isinstance(parent, dict) else None
+    values = found.values() if isinstance(found, dict) else ()
+    return [each for each in values if isinstance(each, dict)]
+
+
+def _replace_builds(images: Any, project: Path, run_images: Collection[str]) -> None:
     """Replace image builds, in place, with references that contain the hash of their sources."""
     if not isinstance(images, dict) or not isinstance(images.get("workloads"), dict):
         return
     workloads = images["workloads"]
     for key, image in workloads.items():
         if isinstance(image, dict) and isinstance(image.get("build"), dict):
-            digest = _identity(image["build"], project)
+            digest = _identity(image["build"], project, is_run_image=key in run_images)
             if digest is not None:
                 host = images.get("registry", "registry.invalid")
                 path = images.get("repository", PROJECT)
                 workloads[key] = {"reference": f"{host}/{path}/{key}@sha256:{digest}"}
 
 
-def _identity(build: dict[str, Any], project: Path) -> str | None:
+def _identity(build: dict[str, Any], project: Path, *, is_run_image: bool) -> str | None:
     """Return the hash of an image's sources; None if the settings are invalid."""
+    excluded = project if is_run_image else None
     try:
-        return identity(BuildSettings.model_validate(build), project)
+        return identity(BuildSettings.model_validate(build), project, project=excluded)
     except (ValueError, OSError):
         return None  # the program reports the error during the preview
 

@@ -63,7 +63,7 @@ class WorkloadImage(Component):
                         f"WorkloadImage {args.key!r} is built from {source!r}, which does not "
                         f"exist in {args.root.absolute()}: use a path in this directory."
                     )
-            sources = identity(args.image.build, args.root, exclude_project=True)
+            sources = identity(args.image.build, args.root, project=PROJECT_ROOT)
             self.identity = f"sources:{sources}"
             self.reference = self._build(name, args, args.image.build)
         else:

@@ -102,14 +102,14 @@ PROJECT_DIRECTORIES: Final = (
 
 
 def identity(
-    build: BuildSettings, root: Path = PROJECT_ROOT, *, exclude_project: bool = False
+    build: BuildSettings, root: Path = PROJECT_ROOT, *, project: Path | None = None
 ) -> str:
     """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
     The same sources have the same identity in every checkout: only names and contents of files
-    count, and hidden, compiled and credential files are ignored. `exclude_project` leaves out
-    `PROJECT_DIRECTORIES`, so that a new release of this project does not change the identity. Raise
-    FileNotFoundError if a source is missing.
+    count, and hidden, compiled and credential files are ignored. If `root` is the checkout of this
+    project, `project`, `PROJECT_DIRECTORIES` are left out, so that a new release of this project
+    does not change the identity. Raise FileNotFoundError if a source is missing.
     """
     digest = hashlib.sha256()
     description = {
@@ -121,14 +121,11 @@ def identity(
     }
     digest.update(json.dumps(description, sort_keys=True).encode())
     root = _absolute(root)
+    excluded = PROJECT_DIRECTORIES if project and root == _absolute(project) else ()
     for name in sorted({build.dockerfile, *build.sources}):
         for path in _files(root / name):
             relative_path = path.relative_to(root)
-            if (
-                exclude_project
-                and root == PROJECT_ROOT
-                and relative_path.parts[0] in PROJECT_DIRECTORIES
-            ):
+            if relative_path.parts[0] in excluded:
                 continue
             content = hashlib.sha256(path.read_bytes()).hexdigest()
             digest.update(f"\n{relative_path.as_posix()} {content}".encode())

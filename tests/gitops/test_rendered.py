@@ -2,6 +2,7 @@
 
 import subprocess
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -73,7 +74,7 @@ def test_digest_of_an_unbuilt_image_depends_on_its_sources(tmp_path: Path) -> No
     def reference() -> str:
         workloads = {"training": {"build": build}, "other": {"reference": "x@sha256:0"}}
         images = {"registry": "registry.example.com", "workloads": workloads}
-        rendered._replace_builds(images, tmp_path)
+        rendered._replace_builds(images, tmp_path, {"training"})
         assert workloads["other"] == {"reference": "x@sha256:0"}
         return str(workloads["training"]["reference"])
 
@@ -86,10 +87,36 @@ def test_digest_of_an_unbuilt_image_depends_on_its_sources(tmp_path: Path) -> No
 
 def test_invalid_build_settings_are_left_unchanged(tmp_path: Path) -> None:
     images = {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
-    rendered._replace_builds(images, tmp_path)
+    rendered._replace_builds(images, tmp_path, ())
     assert images == {"workloads": {"training": {"build": {"dockerfil": "x"}}}}
-    rendered._replace_builds(None, tmp_path)
-    rendered._replace_builds({"workloads": []}, tmp_path)
+    rendered._replace_builds(None, tmp_path, ())
+    rendered._replace_builds({"workloads": []}, tmp_path, ())
+
+
+def test_sources_of_this_project_change_only_images_without_runs(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    build = {"dockerfile": "training/Dockerfile", "base_image": "base:1", "sources": ["training"]}
+    training = {
+        "jobs": {"digits": {"nodes": 1}, "notebook": {"image": "notebook"}},
+        "sweeps": {"search": {"job": {"image": "trials"}}},
+    }
+    keys = ("inference", "notebook", "training", "trials")
+
+    def references() -> dict[str, Any]:
+        images: dict[str, Any] = {"workloads": {key: {"build": build} for key in keys}}
+        rendered._replace_builds(images, tmp_path, rendered._run_images(training))
+        return dict(images["workloads"])
+
+    (tmp_path / "training" / "Dockerfile").write_text("FROM base")
+    before = references()
+    (tmp_path / "training" / "Dockerfile").write_text("FROM base\nRUN true")
+    after = references()
+    assert [key for key in keys if before[key] != after[key]] == ["inference"]
+
+
+@pytest.mark.parametrize("training", [None, [], {"jobs": None, "sweeps": {"a": None, "b": {}}}])
+def test_invalid_training_settings_have_no_images(training: Any) -> None:
+    assert rendered._run_images(training) == set()
 
 
 def test_base_that_cannot_be_rendered_is_reported_and_ignored(

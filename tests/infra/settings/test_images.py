@@ -1,7 +1,6 @@
 import re
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import pytest
 
@@ -80,8 +79,7 @@ def test_a_missing_source_is_an_error(root: Path) -> None:
 
 def user_identity(build: BuildSettings, root: Path) -> str:
     """Return the user's part of the identity, with `root` as this project's checkout."""
-    with patch("infra.settings.images.PROJECT_ROOT", root):
-        return identity(build, root, exclude_project=True)
+    return identity(build, root, project=root)
 
 
 @pytest.mark.parametrize(

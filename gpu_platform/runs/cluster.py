@@ -141,7 +141,7 @@ class Member:
         return uncontrolled
 
     def suspend(self, run: str, suspended: bool) -> None:
-        """Suspend or resume a run. Raise GitopsError if its kind cannot be suspended.
+        """Suspend or resume a run. Raise GitopsError if it has finished or cannot be suspended.
 
         When a notebook is suspended, its server exits, and Volcano keeps the terminated pod. If the
         Job were resumed, this pod would still count, and the Job would end immediately. A notebook
@@ -156,6 +156,13 @@ class Member:
             if resource is JOB and not suspended and _is_notebook(item):
                 self._recreate(item)
                 continue
+            state = state_of(resource, item, running=0)
+            if state.finished:
+                action = "suspended" if suspended else "resumed"
+                raise GitopsError(
+                    f"{run} cannot be {action}: it has {state}. To start a new run of its job, "
+                    "increase `attempt`"
+                )
             if resource is JOB:
                 self._run_or_raise(
                     "create", "--filename=-", stdin=json.dumps(command(item, suspended=suspended))

@@ -148,6 +148,23 @@ def test_other_kinds_are_suspended_with_a_patch(
     assert json.loads(sent.removeprefix("-p=")) == patch
 
 
+@pytest.mark.parametrize(
+    ("resource", "finished", "state"),
+    [
+        ("jobs.batch.volcano.sh", {"state": {"phase": "Completed"}}, "succeeded"),
+        ("jobs.batch", {"conditions": [{"type": "Failed", "status": "True"}]}, "failed"),
+    ],
+)
+@pytest.mark.parametrize("suspended", [True, False])
+def test_finished_run_is_neither_suspended_nor_resumed(
+    api: Api, resource: str, finished: dict[str, Any], state: str, suspended: bool
+) -> None:
+    api.has(resource, {**item("v1", "Job"), "status": finished})
+    with pytest.raises(GitopsError, match=f"cannot be (suspended|resumed): it has {state}"):
+        api.suspend("tiny-1a2b3c4d", suspended)
+    assert api.calls == []
+
+
 def test_suspending_a_run_with_steps_fails(api: Api) -> None:
     api.has("jobflows.flow.volcano.sh", item("flow.volcano.sh/v1alpha1", "JobFlow"))
     with pytest.raises(GitopsError, match="has steps"):

@@ -300,8 +300,9 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
     if state is not None and state.finished:
         yield f"It had already {state} when the state was last refreshed."
     elif change.is_retained:
-        gpus = f"{_gpus(change):f}"
-        yield f"If it is still running, it continues and holds {gpus} GPUs until it ends."
+        gpus = _gpus(change)
+        held = f"{gpus:f} {'GPU' if gpus == 1 else 'GPUs'}"
+        yield f"If it is still running, it continues and holds {held} until it ends."
     else:
         yield (
             "If it is still running, it is killed, and the work since its last checkpoint is lost."

@@ -158,7 +158,8 @@ def _report_cost(
         price = "unknown cost" if row.cost_hour is None else f"{row.cost_hour:.2f} {table.currency}"
         deadline = "the deadline of each attempt" if row.each_attempt else "its deadline"
         maximum = "" if row.cost is None else f", at most {row.cost:.2f} until {deadline}"
-        sys.stderr.write(f"{row.run}: {row.gpus:f} GPUs, {price} per hour{maximum}\n")
+        gpus = f"{row.gpus:f} {'GPU' if row.gpus == 1 else 'GPUs'}"
+        sys.stderr.write(f"{row.run}: {gpus}, {price} per hour{maximum}\n")
     if not rows or options.platform is not None:
         return
     requested = max(row.gpus for row in rows)

@@ -84,6 +84,8 @@ def test_impact_of_a_deleted_volume_depends_on_its_reclaim_policy(
 def test_retained_run_holds_its_gpus_until_it_ends() -> None:
     step = plans.step("delete", plans.volcano_job(pods=2, gpus=4), retain=True)
     assert "it continues and holds 8 GPUs" in texts_of(step)[0]
+    small = plans.step("delete", plans.volcano_job(pods=1, gpus=1), retain=True)
+    assert "it continues and holds 1 GPU until" in texts_of(small)[0]
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 

@@ -81,7 +81,7 @@ def test_cost_of_every_step_is_printed(files: Path, capsys: pytest.CaptureFixtur
     assert submit(files, "--dry-run") == 0
     lines = capsys.readouterr().err.splitlines()
     evaluated, trained = (line for line in lines if " per hour" in line)
-    assert "(evaluate): 1 GPUs, 0.75 USD per hour" in evaluated
+    assert "(evaluate): 1 GPU, 0.75 USD per hour" in evaluated
     assert "(train): 4 GPUs, 3.00 USD per hour, at most 6.00 until" in trained
     assert "each attempt" in trained
 

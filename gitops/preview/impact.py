@@ -303,16 +303,27 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
         gpus = _gpus(change)
         held = f"{gpus:f} {'GPU' if gpus == 1 else 'GPUs'}"
         yield f"If it is still running, it continues and holds {held} until it ends."
+        if _moves(change):
+            yield (
+                "The update deletes its service account, so it fails when its pods are created "
+                "again, for example after an eviction."
+            )
     else:
         yield (
             "If it is still running, it is killed, and the work since its last checkpoint is lost."
         )
-    if change.is_retained and change.old is not None and change.new is not None:
-        namespace = change.new.resource.namespace
-        if changes_cluster(change):
-            yield "A second run starts under the same name in the new cluster."
-        elif namespace != change.old.resource.namespace:
-            yield f"A second run starts under the same name in the namespace `{namespace}`."
+    if change.is_retained and change.new is not None and _moves(change):
+        place = f"namespace `{change.new.resource.namespace}`"
+        place = "new cluster" if changes_cluster(change) else place
+        yield f"A second run starts under the same name in the {place}."
+
+
+def _moves(change: Change) -> bool:
+    """Return whether the object is re-created in another namespace or cluster."""
+    if change.old is None or change.new is None:
+        return False
+    moved = change.old.resource.namespace != change.new.resource.namespace
+    return moved or changes_cluster(change)
 
 
 def _states(changes: Collection[Change]) -> dict[str, State | None]:

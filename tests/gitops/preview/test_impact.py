@@ -104,6 +104,7 @@ def test_run_moved_elsewhere_continues_and_a_second_one_starts(
     step = plans.step("replace", job, new, retain=True, keys=[key])
     (text,) = texts_of(step)
     assert "it continues and holds 8 GPUs" in text
+    assert "deletes its service account, so it fails when its pods are created again" in text
     assert f"A second run starts under the same name {place}." in text
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 

@@ -63,16 +63,21 @@ def documents(base: str) -> Any:
     return list(yaml.load_all(text, Loader=yaml.CSafeLoader))
 
 
-def rejecting_rules(manifests: list[Manifest], config: Manifest) -> set[str]:
-    """Return the mandatory rules that the manifests violate, as in the pack and the check."""
+def rejecting_rules(manifests: list[Manifest], config: Manifest, *only: str) -> set[str]:
+    """Return the mandatory rules that the manifests violate, as in the pack and the check.
+
+    `only` names the rules to evaluate; empty means all rules.
+    """
     existing = config.get("manifest-readable", {}).get("existingObjects", ())
     views = [View(_resource(manifest, existing)) for manifest in manifests]
     stack = Stack(views)
     found = set()
     for rule, mandatory, settings in _applied(json.dumps(config)):
-        if mandatory and rule.scope == "stack" and any(rule.check(stack, settings)):
-            found.add(rule.name)
-        elif mandatory and rule.scope != "stack":
+        if not mandatory or (only and rule.name not in only):
+            continue
+        if rule.scope == "stack":
+            found |= {rule.name} if any(rule.check(stack, settings)) else set()
+        else:
             found |= {rule.name for view in views if any(rule.violations(view, settings))}
     return found
 

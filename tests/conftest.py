@@ -104,11 +104,16 @@ def _of_other_tier(path: Path) -> bool:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        tier = tier_of(item.path.relative_to(HERE))
+        tier = _tier(item.path)
         if not item.get_closest_marker("slow"):
             item.add_marker(tier)
         item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS[tier]))
     items.sort(key=lambda item: _order(item.path))
+
+
+@cache
+def _tier(path: Path) -> str:
+    return tier_of(path.relative_to(HERE))
 
 
 @cache

@@ -263,10 +263,14 @@ REQUESTS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize(
     "limited_setting", LIMITED_SETTINGS, ids=lambda limited_setting: limited_setting.title
 )
-@pytest.mark.parametrize("kind", KINDS)
 def test_error_for_an_unsupported_setting_lists_the_supporting_kinds(
-    kind: Any, limited_setting: LimitedSetting
+    limited_setting: LimitedSetting,
 ) -> None:
+    for kind in KINDS:
+        _assert_only_supported_by(kind, limited_setting)
+
+
+def _assert_only_supported_by(kind: Any, limited_setting: LimitedSetting) -> None:
     requested = REQUESTS[limited_setting.capability]
     if limited_setting.key == "hyperparameters" and kind == "tensorflow":
         requested = {}

@@ -15,8 +15,6 @@ from pathlib import Path
 
 import psutil
 
-from tests.cluster.platform import await_
-
 
 @dataclass(frozen=True)
 class Units:
@@ -84,16 +82,6 @@ class Units:
             with contextlib.suppress(LookupError, psutil.NoSuchProcess):
                 self.service(node, name).kill()
             time.sleep(0.1)
-
-    def await_successor(self, node: str, name: str, killed: psutil.Process) -> None:
-        """Wait until a service is running again."""
-
-        def runs() -> bool:
-            with contextlib.suppress(LookupError):
-                return self.service(node, name).pid != killed.pid
-            return False
-
-        await_(runs, f"{name} runs again")
 
 
 def worker_of(server: list[psutil.Process]) -> psutil.Process:

@@ -50,7 +50,6 @@ TEMPLATE = {"template": {"spec": HIDDEN}}
 
 POD_LIST = {**custom({}, "PodList", "v1"), "items": [{"spec": HIDDEN}]}
 CRON_JOB = custom({"jobTemplate": {"spec": TEMPLATE}}, "CronJob", "batch/v1")
-SECOND_MEMORY = {"name": "b", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}}
 
 EVASIONS: list[tuple[str, str, Manifest]] = [
     # hidden containers

@@ -20,7 +20,6 @@ def over_budget(description: str, base: str, gpus: int, *edits: tuple[str, Any])
 KNATIVE = "0/spec/template/metadata/annotations/autoscaling.knative.dev~"
 RAY = "0/spec/rayClusterSpec/workerGroupSpecs/0"
 SERVE = "0/spec/rayClusterConfig/workerGroupSpecs/0"
-WORKERS = "0/spec/pytorchReplicaSpecs/Worker"
 
 TARGET = {"apiVersion": "apps/v1", "kind": "Deployment", "name": "tgi"}
 SCALERS = [

@@ -43,7 +43,6 @@ CASES: Cases = {
     "sgd": (SGD, EXACT),
     "adamw": (ADAMW, 1e-5),
     "sgd fsdp": (SGD | FSDP, EXACT),
-    "adamw fsdp": (ADAMW | FSDP, 1e-5),
     "sgd accumulate": (SGD | {"accumulate": 2}, EXACT),
     "sgd fsdp accumulate": (SGD | FSDP | {"accumulate": 2}, EXACT),
     "sgd clip": (SGD | {"clip_norm": 0.3}, EXACT),
@@ -63,14 +62,9 @@ CASES: Cases = {
     "adamw fp16 overflow clip": (ADAMW | OVERFLOW | {"clip_norm": 0.3}, 1e-3),
     "adamw accumulate clip": (ADAMW | {"accumulate": 2, "clip_norm": 0.3}, 1e-5),
     "adamw fsdp accumulate clip": (ADAMW | FSDP | {"accumulate": 2, "clip_norm": 0.3}, 1e-5),
-    "adamw fsdp activation checkpointing": (
-        ADAMW | FSDP | {"activation_checkpointing": True},
-        1e-5,
-    ),
     "sgd matrices": (SGD | {"weight_decay_on": "matrices"}, EXACT),
     "adamw fsdp matrices": (ADAMW | FSDP | {"weight_decay_on": "matrices"}, 1e-5),
     "adamw betas": (ADAMW | {"betas": [0.8, 0.9]}, 1e-5),
-    "adamw loss": (ADAMW | {"loss": "tests.training.custom_models:smoothed"}, 1e-5),
 }
 """Settings, and the maximum difference of a weight from the reference in the same precision."""
 

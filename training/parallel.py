@@ -167,25 +167,24 @@ def check_tensors(model: nn.Module, config: TrainingConfig, device: torch.device
     All processes must call this function together. Raise ConfigurationError for a tensor of a type
     that the communication backend does not support, and for an expanded tensor.
     """
-    checked = set[torch.dtype]()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+    tensors = (*model.named_parameters(), *model.named_buffers())
+    for name, tensor in tensors:
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         if any(size > 1 and not step for size, step in steps):
             raise ConfigurationError(
                 f"model {config.model} has the expanded tensor {name}, whose elements share "
                 "memory: store a copy (.contiguous())"
             )
+    for dtype, name in {tensor.dtype: name for name, tensor in tensors}.items():
         try:
-            if tensor.dtype not in checked:
-                dist.broadcast(torch.zeros(1, dtype=tensor.dtype, device=device), 0)
+            dist.broadcast(torch.zeros(1, dtype=dtype, device=device), 0)
         except (RuntimeError, TypeError) as error:
             if is_lost_peer(error):
                 raise
             raise ConfigurationError(
-                f"model {config.model} has the tensor {name} of type {tensor.dtype}, which "
+                f"model {config.model} has the tensor {name} of type {dtype}, which "
                 f"processes cannot exchange ({error}): use another type, such as torch.int32"
             ) from None
-        checked.add(tensor.dtype)
 
 
 def check_model(

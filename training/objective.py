@@ -49,7 +49,8 @@ class Objective:
         """Call the loss and all metrics once.
 
         Raise ConfigurationError for errors that every restart would repeat: an exception, a result
-        of the wrong shape or on another device, or a loss that does not depend on the logits.
+        of the wrong shape or on another device, a change of the logits or targets, or a loss that
+        does not depend on the logits.
         """
         with torch.enable_grad():
             logits = logits.detach().float().requires_grad_()
@@ -64,6 +65,9 @@ class Objective:
 
 
 def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> Tensor:
+    arguments = {"logits": logits, "targets": targets}
+    # Autograd's version counter of a tensor increases with every in-place change.
+    versions = {argument: tensor._version for argument, tensor in arguments.items()}
     try:
         found = function(logits, targets)
     except Exception as error:
@@ -71,6 +75,12 @@ def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> 
             f"{name} failed for logits of shape {list(logits.shape)} and targets of shape "
             f"{list(targets.shape)}: {type(error).__name__}: {error}"
         ) from error
+    for argument, tensor in arguments.items():
+        if tensor._version != versions[argument]:
+            raise ConfigurationError(
+                f"{name} changes the {argument} in place, which the accuracy and other metrics "
+                f"use as well: use {argument}.clone()"
+            )
     shape = (len(targets),)
     values = check_output(
         name, found, shape, f"one value per sample, a tensor of shape {list(shape)}"

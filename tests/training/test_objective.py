@@ -37,6 +37,11 @@ MODULE = "tests.training.custom_models"
             {"metrics": [f"{MODULE}:elsewhere"]},
             r"elsewhere returned a tensor on meta, but the logits are on cpu: .*\.to\(logits\.dev",
         ),
+        (
+            {"metrics": [f"{MODULE}:in_place"]},
+            r"metric in_place changes the logits in place, .*: use logits\.clone\(\)",
+        ),
+        ({"loss": f"{MODULE}:relabeled"}, "loss changes the targets in place"),
         ({"loss": f"{MODULE}:prod"}, "loss failed for logits of .*TypeError"),
     ],
 )

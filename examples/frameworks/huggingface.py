@@ -71,8 +71,11 @@ def main(steps: int, directory: str) -> None:
     with Run(steps, directory) as run:
         callback = RunCallback(run)
         trainer.add_callback(callback)
-        run.resume()
-        trainer.train(resume_from_checkpoint=str(run.newest) if run.newest else None)
+        if run.resume() < steps:
+            trainer.train(resume_from_checkpoint=str(run.newest) if run.newest else None)
+        else:
+            # From a checkpoint of the last step, the Trainer would train another step.
+            model = GPT2LMHeadModel.from_pretrained(run.newest)
         if callback.stopped:
             run.interrupt(trainer.state.global_step)
         run.finish(lambda directory: model.save_pretrained(directory), {})

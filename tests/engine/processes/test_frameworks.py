@@ -143,12 +143,6 @@ def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(
     example: str, tmp_path: Path, started: Started
 ) -> None:
     check_resumption(example, tmp_path, started)
-    # A process can also be killed between its last step and the end of the export.
-    shutil.rmtree(tmp_path / "parts/export")
-    exporting = fork(example, tmp_path / "parts", tmp_path / "exporting")
-    started.append(exporting)
-    assert exporting.exit_code() == exit_codes.DONE, exporting.text
-    assert '"event": "step"' not in exporting.text
 
 
 def check_resumption(example: str, tmp_path: Path, started: Started) -> None:
@@ -182,6 +176,13 @@ def check_resumption(example: str, tmp_path: Path, started: Started) -> None:
     assert events[0].event == "resume"
     assert events[0].step >= 100
     assert isinstance(events[-1], progress.Finished)
+
+    # A process can also be killed between its last step and the end of the export.
+    shutil.rmtree(run_dir / "export")
+    exporting = start(run_dir, "exporting")
+    assert exporting.exit_code() == exit_codes.DONE, exporting.text
+    assert '"event": "step"' not in exporting.text
+    assert '"event": "checkpoint"' not in exporting.text
     if example == "huggingface":
         both = [f"rng_state_{rank}.pth" for rank in range(2)]
         assert all(any(run_dir.glob(f"checkpoints/*/{name}")) for name in both), "not in parallel"

@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from examples.diffusion.pictures import Pictures, Sizes
 from workload import exit_codes
 from workload.configuration import ConfigurationError
-from workload.files import sync_folder
+from workload.files import list_checkpoints, step_of, sync_folder
 from workload.report import conclude, emit
 
 Batch = dict[str, Tensor]
@@ -205,16 +205,18 @@ def resume(accelerator: Accelerator, run_dir: Path) -> int:
     """Load the latest checkpoint and return its step, or 0 if there is none.
 
     Raise ConfigurationError if the checkpoint cannot be loaded, for example because it was saved
-    from a different UNet.
+    from a different UNet, and OSError if it cannot be read.
     """
-    checkpoints = sorted((run_dir / "checkpoints").glob("step-*"))
+    checkpoints = list_checkpoints(run_dir / "checkpoints")
     if not checkpoints:
         return 0
     try:
         accelerator.load_state(str(checkpoints[-1]))
+    except OSError:
+        raise
     except Exception as error:  # each file format raises different errors
         raise ConfigurationError(f"cannot resume from {checkpoints[-1]}: {error}") from None
-    return int(checkpoints[-1].name.removeprefix("step-"))
+    return step_of(checkpoints[-1])
 
 
 def export(unet: UNet2DConditionModel, run_dir: Path) -> None:

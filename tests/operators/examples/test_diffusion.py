@@ -4,12 +4,14 @@ All runs are forks of one process, since diffusers takes seconds to import. The 
 the example through accelerate, as users do.
 """
 
+import errno
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -156,6 +158,21 @@ def test_a_truncated_checkpoint_and_a_nan_loss_are_reported(
 ) -> None:
     assert "cannot resume from" in results["truncated"]
     assert "lower --learning-rate" in results["diverged"]
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_checkpoint_that_cannot_be_read_at_the_moment_is_neither_ignored_nor_damaged(
+    listed: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from examples.diffusion.finetune import resume
+
+    (tmp_path / "checkpoints/step-00000003").mkdir(parents=True)
+    fail = Mock(side_effect=PermissionError(errno.ESTALE, "Stale file handle"))
+    if not listed:
+        for name in ("listdir", "scandir"):
+            monkeypatch.setattr(os, name, fail)
+    with pytest.raises(PermissionError):
+        resume(Mock(load_state=fail), tmp_path)
 
 
 @pytest.mark.parametrize(

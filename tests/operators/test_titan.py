@@ -158,6 +158,31 @@ def test_invalid_setting_exits_with_a_code_that_is_not_retried(runs: Runs) -> No
     assert "must be divisible by 2" in gang.text
 
 
+def test_export_fails_if_the_tokenizer_cannot_be_listed(python: str, tmp_path: Path) -> None:
+    for name in ("written/huggingface", "assets", "export"):
+        (tmp_path / name).mkdir(parents=True)
+    program = (
+        "import errno, os, sys; from pathlib import Path\n"
+        "from training.titan.__main__ import collect\n"
+        "written, assets, export = map(Path, sys.argv[1:])\n"
+        "def fail(at): raise PermissionError(errno.ESTALE, 'Stale file handle')\n"
+        "for name in ('listdir', 'scandir'):\n"
+        "    others = getattr(os, name)\n"
+        "    choose = lambda at, others=others: (fail if Path(at) == assets else others)(at)\n"
+        "    setattr(os, name, choose)\n"
+        "collect(written, assets, export)\n"
+    )
+    ended = subprocess.run(
+        [python, "-c", program, *(tmp_path / name for name in ("written", "assets", "export"))],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        text=True,
+        capture_output=True,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "Stale file handle" in ended.stderr
+
+
 def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(runs: Runs) -> None:
     undisturbed = runs.start("undisturbed", TENSOR)
     assert undisturbed.exit_code() == exit_codes.DONE, undisturbed.text

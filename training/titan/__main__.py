@@ -19,6 +19,7 @@ import torch
 from training.titan.without_gpu import use_cpu
 from workload import exit_codes
 from workload.exit_codes import FatalError
+from workload.files import is_directory
 from workload.report import fail
 from workload.run import Run
 
@@ -202,8 +203,9 @@ def collect(written: Path, assets: Path, target: Path) -> None:
         path.rename(target / path.name)
     written.rmdir()
     weights = target / HUGGING_FACE
-    if weights.is_dir() and assets.is_dir():
-        for path in sorted(assets.glob("*")):
+    if is_directory(weights) and is_directory(assets):
+        # `glob` would return nothing if the directory cannot be listed at the moment.
+        for path in sorted(assets.iterdir()):
             if path.suffix in {".json", ".model", ".txt", ".jinja"} and "index" not in path.name:
                 shutil.copyfile(path, weights / path.name)
 

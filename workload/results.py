@@ -28,7 +28,7 @@ from pydantic import (
 )
 
 from workload.configuration import first_problem
-from workload.files import sha256_of, sync_files, sync_folder, write_atomically
+from workload.files import is_file, sha256_of, sync_files, sync_folder, write_atomically
 from workload.manifest import (
     MANIFEST_FILE,
     ExportError,
@@ -209,12 +209,13 @@ def collect(
 
     Raises:
         ValueError: If an output is missing or does not have the declared type.
+        OSError: If an output cannot be read.
     """
     parameters: dict[str, Parameter] = {}
     artifacts: dict[str, StepArtifact] = {}
     for name, type_ in types.items():
         path = directory / name
-        if path.is_symlink() or not path.is_file():
+        if path.is_symlink() or not is_file(path):
             raise ValueError(
                 f"output {name!r} is missing: the command must write a file to $(outputs.{name})"
             )

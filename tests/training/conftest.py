@@ -26,7 +26,7 @@ def make_unavailable(path: Path, patch: pytest.MonkeyPatch) -> None:
         return inspect(self, **options)
 
     patch.setattr(Path, "stat", fail)
-    for name in ("exists", "is_dir", "is_file"):
+    for name in ("exists", "is_dir", "is_file", "is_symlink"):
         method = getattr(Path, name)
         patch.setattr(Path, name, lambda self, method=method: self != path and method(self))
 

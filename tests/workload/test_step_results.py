@@ -16,6 +16,7 @@ from unittest import mock
 import pytest
 
 from kube.kinds.volcano import TRAINING_STEP
+from tests.training.conftest import make_unavailable
 from workload import exit_codes
 from workload.manifest import Manifest, Weights, write_manifest
 from workload.results import RESULTS_DIRECTORY, TRAINING, StepManifest, collect
@@ -471,3 +472,12 @@ time.sleep(60)
     assert process.returncode == exit_codes.INTERRUPTED
     assert "output 'rows' is missing" in json.loads(output)["error"]
     assert claim.results() == []
+
+
+def test_output_on_unavailable_storage_is_not_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rows").write_text("3")
+    make_unavailable(tmp_path / "rows", monkeypatch)
+    with pytest.raises(OSError, match="Stale file handle"):
+        collect(tmp_path, OUTPUTS)

@@ -42,6 +42,9 @@ _PAUSES: Final = (1.0, 60.0)
 _NOT_METRICS: Final = {"event", "step", "epochs", "done_epochs", "already"}
 """Fields that are not metrics."""
 
+_storing: Final = threading.Lock()
+"""Lock for changes of RUNS_FILE, which contains the IDs of all services."""
+
 _FINAL_STATUSES: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
 """Maps the last event of a run to its status in MLflow."""
 
@@ -127,8 +130,9 @@ class Service(ABC):
 
     def _store_id(self, run: str) -> None:
         self._directory.mkdir(parents=True, exist_ok=True)
-        content = json.dumps(self._stored_ids() | {self.name: run}).encode()
-        write_atomically(self._directory / RUNS_FILE, content)
+        with _storing:
+            content = json.dumps(self._stored_ids() | {self.name: run}).encode()
+            write_atomically(self._directory / RUNS_FILE, content)
 
 
 class Mlflow(Service):

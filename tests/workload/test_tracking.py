@@ -13,8 +13,9 @@ from unittest.mock import Mock
 import pytest
 
 from workload import exit_codes, report, tracking
+from workload.files import write_atomically
 from workload.run import FatalError, Run
-from workload.tracking import Line, Mlflow, RejectedError, Service, Tracker, track
+from workload.tracking import Line, Mlflow, RejectedError, Service, Tracker, Wandb, track
 
 
 class RecordingService(Service):
@@ -134,6 +135,24 @@ def test_stored_run_ids_are_kept_while_they_cannot_be_read(
         with pytest.raises(OSError, match="Stale file handle"):
             service._stored_ids()
     assert service._stored_ids() == {"recorded": "first"}
+
+
+def test_services_that_store_their_run_ids_at_the_same_time_keep_both(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Mlflow(tmp_path), Wandb(tmp_path)
+    other = threading.Thread(target=second._store_id, args=("b",))
+
+    def write_slowly(path: Path, content: bytes) -> None:
+        if threading.current_thread() is not other:
+            other.start()
+            other.join(0.5)
+        write_atomically(path, content)
+
+    monkeypatch.setattr(tracking, "write_atomically", write_slowly)
+    first._store_id("a")
+    other.join()
+    assert first._stored_ids() == {"mlflow": "a", "wandb": "b"}
 
 
 def test_id_of_a_created_run_is_stored_after_the_disk_was_full(

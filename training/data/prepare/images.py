@@ -145,6 +145,11 @@ def _from_file(
         with Image.open(path) as image:
             if min(image.size) < minimum:
                 return Dropped("too small")
+            image.load()
+            image.getexif()
+            # Keep only the orientation, which `getexif` has cached: `exif_transpose` would encode
+            # all EXIF data again and fail if some are invalid, and color profiles would be stored.
+            image.info.clear()
             upright = _to_8_bits(ImageOps.exif_transpose(image), image.format)
             upright = upright.convert("L" if channels == 1 else "RGB")
     # Decoders may raise any exception for a damaged file. Such files are counted and reported.

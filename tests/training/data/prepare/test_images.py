@@ -1,5 +1,6 @@
 import errno
 import random
+import struct
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -134,6 +135,24 @@ def test_16_bit_images_are_converted_to_8_bits_per_channel(
     assert {each.tobytes() for each in np.concatenate(red_channels)} == {
         each.tobytes() for each in (pixels >> 8).astype(np.uint8)
     }
+
+
+@pytest.mark.parametrize("type_", [3, 2], ids=["valid resolution", "resolution that is a string"])
+def test_images_are_upright_whatever_their_other_exif_data_contain(
+    type_: int, tmp_path: Path
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    entries = [(0x0112, 3, 1, 6), (0x011A, type_, 1, 1)]  # Orientation and XResolution
+    content = b"".join(struct.pack("<HHII", *entry) for entry in entries)
+    exif = b"Exif\0\0II*\0" + struct.pack("<IH", 8, len(entries)) + content + bytes(4)
+    pixels = np.zeros((32, 32, 3), np.uint8)
+    pixels[:16] = 255  # This half is on the right after the rotation.
+    Image.fromarray(pixels).save(tmp_path / "pictures/cat/turned.png", exif=exif)
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == 0
+    data = load("shards", tmp_path, None, seed=0)
+    stored = [part.batch(np.arange(len(part)))[0] for part in (data.train, data.held_out)]
+    upright = pixels[::-1].transpose(2, 1, 0).tobytes()
+    assert upright in {image.tobytes() for image in np.concatenate(stored)}
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.float32])

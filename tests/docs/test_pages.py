@@ -22,6 +22,7 @@ EXAMPLES = (
     "model-registry.md",
     "rdma.md",
     "own-training-code.md",
+    "training-diffusion.md",
     "upgrading-volcano.md",
 )
 YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.MULTILINE | re.DOTALL)

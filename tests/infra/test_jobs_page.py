@@ -7,16 +7,18 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
+from infra.settings.problems import full_key
 from kube.kinds import KINDS
 from tests.infra.jobs import PACK, mandatory_violations, objects, problems_of
 
 PAGE = CHECKOUT / "docs" / "jobs.md"
 PAGES = (PAGE, CHECKOUT / "docs" / "pipelines.md")
+TRAINING = full_key("training")
 EXAMPLES: dict[str, dict[str, Any]] = {
     name: job
     for page in PAGES
-    for block in re.findall(r"^```yaml\n(jobs:.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
-    for name, job in yaml.safe_load(block)["jobs"].items()
+    for block in re.findall(r"^```yaml\n(.*?)^```", page.read_text(), re.MULTILINE | re.DOTALL)
+    for name, job in yaml.safe_load(block).get(TRAINING, {"jobs": {}})["jobs"].items()
 }
 
 

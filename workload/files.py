@@ -40,6 +40,10 @@ def write_atomically(
             stream.flush()
             os.fsync(stream.fileno())
         unfinished.replace(path)
+    except OSError as error:
+        if error.filename != str(unfinished):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from None
     finally:
         unfinished.unlink(missing_ok=True)
     sync_folder(path.parent)

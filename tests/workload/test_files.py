@@ -24,6 +24,15 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+@pytest.mark.parametrize("name", ["missing/file", "directory"])
+def test_failed_write_names_the_file_and_no_temporary_file(name: str, tmp_path: Path) -> None:
+    (tmp_path / "directory").mkdir()
+    path = tmp_path / name
+    with pytest.raises(OSError, match="directory") as exc_info:
+        write_atomically(path, b"new")
+    assert (exc_info.value.filename, exc_info.value.filename2) == (str(path), None)
+
+
 def test_a_directory_with_a_dangling_link_is_flushed(tmp_path: Path) -> None:
     (tmp_path / "last").symlink_to("step-9")
     sync_files(tmp_path)

@@ -15,7 +15,7 @@ from infra.outputs import PLATFORM_OUTPUTS, PlatformOutputs, gpu_nodes_input
 from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
 from infra.settings.inference import InferenceServiceSettings
-from infra.settings.problems import rule
+from infra.settings.problems import choice, rule
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import name_problem
 from infra.settings.types import LabelValue, PinnedImage, ServiceName
@@ -41,6 +41,13 @@ class PlatformError(pulumi.RunError):
 
     Pulumi prints the message of a RunError without a traceback.
     """
+
+
+class _Images(dict[str, str]):
+    """Images of a platform by key."""
+
+    def __missing__(self, key: str) -> str:
+        raise PlatformError(f"The platform's stack has no image {key!r}: {choice(self)}.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,7 +135,7 @@ class Platform:
             claims=outputs["claims"],
             gpu_nodes=gpu_nodes_input(outputs["gpuNodes"]),
             queues=tuple(outputs["queues"]),
-            images=outputs["images"],
+            images=_Images(outputs["images"]),
             cluster_uid=outputs["cluster"]["uid"] if "cluster" in outputs else None,
         )
 

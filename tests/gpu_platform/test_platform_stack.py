@@ -123,6 +123,13 @@ def test_error_for_another_projects_stack_lists_the_missing_outputs() -> None:
     assert STACK in str(found.value)
 
 
+def test_error_for_an_unknown_image_lists_the_platforms_images() -> None:
+    platform = Platform.of(STACK, OUTPUTS)
+    assert platform.images == {"training": TRAINING_IMAGE}
+    with pytest.raises(PlatformError, match="has no image 'vision': use one of: training"):
+        _ = platform.images["vision"]
+
+
 def test_all_unsupported_values_are_reported_with_the_existing_names() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     volumes = {"more": {"path": "/more", "claim": "more"}}

@@ -169,15 +169,20 @@ def _provider(
     name: str, settings: ClusterSettings, identifier: pulumi.Input[str]
 ) -> kubernetes.Provider:
     in_cluster = settings.context == IN_CLUSTER
+    file = settings.kubeconfig
+    if file is not None and not in_cluster and not Path(file).expanduser().exists():
+        # The provider would parse the path as the contents of a kubeconfig.
+        raise pulumi.RunError(
+            f"gpu-platform:cluster.kubeconfig is {file!r}, but this file does not exist: correct "
+            "the path, or remove the setting to use $KUBECONFIG or ~/.kube/config."
+        )
     return kubernetes.Provider(
         name,
         context=settings.context,
         # By default, the provider treats new certificates or a new address as a new cluster, and
         # Pulumi would replace every resource.
         cluster_identifier=identifier,
-        kubeconfig=in_cluster_kubeconfig()
-        if in_cluster
-        else settings.kubeconfig or _DEFAULT_KUBECONFIG,
+        kubeconfig=in_cluster_kubeconfig() if in_cluster else file or _DEFAULT_KUBECONFIG,
         enable_server_side_apply=True,
         # By default, the provider deletes a changed ConfigMap or Secret and creates it again.
         enable_config_map_mutable=True,

@@ -132,6 +132,13 @@ def test_in_cluster_kubeconfig_requires_a_pod(tmp_path: Path) -> None:
         in_cluster_kubeconfig(tmp_path)
 
 
+def test_missing_kubeconfig_is_reported_with_its_key(provision: Provision) -> None:
+    values = changed("cluster.kubeconfig", "/etc/missing/kubeconfig")
+    message = r"cluster\.kubeconfig is '/etc/missing/kubeconfig', but this file does not exist"
+    with pytest.raises(pulumi.RunError, match=message):
+        provision(values)
+
+
 def test_in_cluster_context_requires_a_service_account(provision: Provision) -> None:
     with pytest.raises(pulumi.RunError, match="not in a pod with a service account"):
         provision(changed("cluster.context", "in-cluster"))

@@ -8,6 +8,7 @@ does not respond, the provider silently compares only the manifests.
 import json
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from gitops.engine import Stack
@@ -153,7 +154,9 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
         # Stacks of other projects configure the default Kubernetes provider instead.
         value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
-            options += [f"--{option}", value]
+            # The provider expands a home directory, kubectl does not.
+            is_home = option == "kubeconfig" and value.startswith("~/")
+            options += [f"--{option}", str(Path(value).expanduser()) if is_home else value]
     return options
 
 

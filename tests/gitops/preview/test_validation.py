@@ -151,6 +151,16 @@ def test_configuration_of_the_default_provider_is_used(stack: Stack) -> None:
     assert probe(stack) == ()
 
 
+def test_home_directory_in_the_path_of_the_kubeconfig_is_expanded(
+    stack: Stack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    stack.file.write_text(CONFIG.replace("context: blue", "context: blue, kubeconfig: ~/blue"))
+    kubectl(stack.project, answers(*[True] * CHECKED_RIGHTS))
+    assert probe(stack) == ()
+    assert "--kubeconfig /home/ann/blue" in (stack.project / "options").read_text()
+
+
 def test_a_rendered_stack_needs_no_api_server(stack: Stack) -> None:
     stack.file.write_text("config: {gpu-platform:cluster: {render_to: out}}")
     assert probe(stack) == ()

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Final, Self
 
 import yaml
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -20,7 +20,7 @@ from gitops.stack_file import Dumper, parse
 from gpu_platform.platform_stack import Platform, PlatformError, list_available
 from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest, with_metadata
-from infra.settings.problems import describe
+from infra.settings.problems import describe, full_key
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.training.settings import TrainingSettings
 from infra.training_run import manifests, run_name
@@ -70,6 +70,9 @@ class Submission:
     manifests: Sequence[Manifest]
 
 
+_SECTION: Final = full_key("training")
+
+
 def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
     """Return the jobs in a file by key. Their settings are those of `training.jobs`.
 
@@ -84,6 +87,11 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
         raise GitopsError(f"{file} cannot be read: {error}") from None
     if not (isinstance(values, dict) and values):
         raise GitopsError(f"{file} contains no jobs: write a mapping from keys to jobs")
+    config = values.get("config")
+    if _SECTION in (config if isinstance(config, dict) else values):
+        raise GitopsError(
+            f"{file} contains the section {_SECTION}: write only the jobs below `jobs`"
+        )
     try:
         # Sort the keys as Pulumi does, because the order of variables and volumes is significant.
         values = json.loads(json.dumps(values, sort_keys=True))

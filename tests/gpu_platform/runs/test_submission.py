@@ -174,6 +174,8 @@ def test_job_that_the_platform_does_not_support_is_rejected(
         ("[]", "contains no jobs"),
         ("{}", "contains no jobs"),
         ("", "contains no jobs"),
+        ("gpu-platform:training: {jobs: {digits: {}}}", "only the jobs below `jobs`"),
+        ("config: {gpu-platform:training: {jobs: {digits: {}}}}", "only the jobs below `jobs`"),
     ],
 )
 def test_mistakes_in_the_job_file_are_reported(text: str, wanted: str, tmp_path: Path) -> None:

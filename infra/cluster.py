@@ -57,10 +57,13 @@ class Target:
     @classmethod
     def of(cls, settings: ClusterSettings, namespace: str | None = None) -> Self:
         """Build the target for the configured cluster. The workloads run in `namespace`."""
-        if settings.render_to is not None:
+        if (directory := settings.render_to) is not None:
+            if directory.startswith("~/"):
+                # Unlike for `kubeconfig`, the provider does not expand the home directory.
+                directory = str(Path(directory).expanduser())
             rendering = kubernetes.Provider(
                 "cluster",
-                render_yaml_to_directory=settings.render_to,
+                render_yaml_to_directory=directory,
                 kubeconfig=_DEFAULT_KUBECONFIG,
             )
             return cls(provider=rendering, settings=settings, runs=pulumi.Output.from_input([]))

@@ -132,6 +132,17 @@ def test_in_cluster_kubeconfig_requires_a_pod(tmp_path: Path) -> None:
         in_cluster_kubeconfig(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("render_to", "directory"), [("~/rendered", "/home/ann/rendered"), ("rendered/", "rendered/")]
+)
+def test_home_directory_in_render_to_is_expanded(
+    provision: Provision, monkeypatch: pytest.MonkeyPatch, render_to: str, directory: str
+) -> None:
+    monkeypatch.setenv("HOME", "/home/ann")
+    plan = provision({**good(), "cluster": {"render_to": render_to}})
+    assert plan.inputs("cluster")["renderYamlToDirectory"] == directory
+
+
 def test_missing_kubeconfig_is_reported_with_its_key(provision: Provision) -> None:
     values = changed("cluster.kubeconfig", "/etc/missing/kubeconfig")
     message = r"cluster\.kubeconfig is '/etc/missing/kubeconfig', but this file does not exist"

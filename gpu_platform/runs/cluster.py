@@ -157,7 +157,7 @@ class Member:
                 self._recreate(item)
                 continue
             state = state_of(resource, item, running=0)
-            if state.finished:
+            if state.finished and not _is_notebook(item):
                 action = "suspended" if suspended else "resumed"
                 raise GitopsError(
                     f"{run} cannot be {action}: it has {state}. To start a new run of its job, "

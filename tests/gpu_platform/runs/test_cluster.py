@@ -119,8 +119,11 @@ def test_resuming_a_notebook_that_is_not_suspended_fails(api: Api, phase: str) -
     assert api.calls == []
 
 
-def test_running_notebook_is_suspended_like_a_run(api: Api) -> None:
-    api.has("jobs.batch.volcano.sh", notebook("Running"))
+@pytest.mark.parametrize("phase", ["Running", "Completed"])
+def test_notebook_is_suspended_like_a_run_even_if_its_server_has_exited(
+    api: Api, phase: str
+) -> None:
+    api.has("jobs.batch.volcano.sh", notebook(phase))
     api.suspend("tiny-1a2b3c4d", suspended=True)
     ((verb, _, sent),) = api.calls
     assert (verb, json.loads(sent)["action"]) == ("create", "AbortJob")

@@ -44,9 +44,13 @@ case "$tier $* " in
     tools
     part -m cluster -o "$others" -n 3 "$shared" "$@"
     ;;
-  *)
+  "engine "* | "slow "* | "operators "*)
     tools
     part -m "$tier" -o "$others" "$@"
+    ;;
+  *)
+    echo "TIER is '$tier': use unit, engine, cluster, slow or operators, or leave it out" >&2
+    exit 2
     ;;
 esac
 python -m tests.durations "$TEST_DURATIONS"

@@ -108,3 +108,9 @@ def test_run_without_any_tests_fails(run: Run) -> None:
 def test_failure_is_reported_even_if_the_other_part_has_no_tests(run: Run) -> None:
     assert run("", unit=1, others=5)[0] == 1
     assert run("", unit=5, others=1)[0] == 1
+
+
+def test_unknown_tier_is_rejected() -> None:
+    done = subprocess.run([RUN, "units"], capture_output=True, check=False, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "TIER is 'units': use unit, engine, cluster, slow or operators" in done.stderr

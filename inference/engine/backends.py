@@ -13,8 +13,7 @@ from typing import Any, Final
 import torch
 from torch import Tensor, nn
 
-from inference.config import PROGRAMS, Backend
-from workload.configuration import Precision
+from inference.config import PROGRAMS, InferenceConfig
 from workload.devices import PRECISIONS
 from workload.export import load_artifact, load_network
 from workload.manifest import ExportError, Manifest
@@ -30,19 +29,15 @@ relative to the largest output or to 1, whichever is larger."""
 
 @dataclass(frozen=True)
 class Choice:
-    """The configured backend, the export to load, and the device.
+    """The configured backend, the manifest of the export to load, and the device.
 
     `compile_cache` is the directory for compiled models.
     """
 
-    backend: Backend
-    directory: Path
+    config: InferenceConfig
     manifest: Manifest
     device: torch.device
-    own_model: str
     compile_cache: Path
-    precision: Precision = "fp32"
-    max_batch: int = 1
 
 
 def load_backend(choice: Choice) -> nn.Module:
@@ -51,28 +46,22 @@ def load_backend(choice: Choice) -> nn.Module:
     Raise ExportError if the export lacks the backend's artifact or cannot be loaded, or if this
     machine does not support the backend.
     """
-    if choice.backend in PROGRAMS and choice.device.type != "cpu":
+    backend = choice.config.backend
+    if backend in PROGRAMS and choice.device.type != "cpu":
         raise ExportError(
-            f"backend {choice.backend} runs only on the CPU: configure device cpu, or the "
+            f"backend {backend} runs only on the CPU: configure device cpu, or the "
             "backend eager, compile or aotinductor"
         )
-    match choice.backend:
-        case "eager":
-            return _with_cuda_graphs(
-                _with_precision(_optimize(_load_on_device(choice), choice), choice), choice
-            )
-        case "pruned":
-            pruned = load_artifact(choice.directory, choice.manifest, "pruned", choice.own_model)
-            network = _optimize(pruned.to(choice.device), choice)
-            return _with_cuda_graphs(_with_precision(network, choice), choice)
+    match backend:
+        case "eager" | "pruned":
+            network = _with_precision(_optimize(_load(choice), choice), choice)
+            return _with_cuda_graphs(network, choice)
         case "compile":
-            return _compile(_with_precision(_load_on_device(choice), choice), choice)
+            return _compile(_with_precision(_load(choice), choice), choice)
         case "aotinductor":
             return _load_aotinductor(choice)
         case _:
-            return load_artifact(
-                choice.directory, choice.manifest, choice.backend, choice.own_model
-            )
+            return _load(choice)
 
 
 class FunctionModule(nn.Module):
@@ -98,8 +87,13 @@ def example(choice: Choice, samples: int) -> Tensor:
     return torch.rand(shape, generator=generator).to(choice.device)
 
 
-def _load_on_device(choice: Choice) -> nn.Module:
-    network = load_network(choice.directory, choice.manifest, choice.own_model)
+def _load(choice: Choice) -> nn.Module:
+    """Load the artifact of the backend or, if it has none, the weights."""
+    config, directory = choice.config, Path(choice.config.model_path)
+    if config.backend in (*PROGRAMS, "pruned"):
+        network = load_artifact(directory, choice.manifest, config.backend, config.own_model)
+    else:
+        network = load_network(directory, choice.manifest, config.own_model)
     return network.requires_grad_(False).to(choice.device)
 
 
@@ -120,7 +114,7 @@ def _optimize(network: nn.Module, choice: Choice) -> nn.Module:
             network = _apply_if_equal(network, partial(fuse, inplace=True), inputs)
         if nn.Conv2d not in kinds:
             return network
-        other = _apply_if_equal(network, ChannelsLast, inputs)
+        other = _apply_if_equal(network, _channels_last, inputs)
     if choice.device.type != "cpu":
         return other
     return min(network, other, key=lambda each: min(repeat(partial(each, inputs), number=1)))
@@ -139,17 +133,24 @@ def _apply_if_equal(
     return network
 
 
-class ChannelsLast(nn.Module):
-    """A convolutional network in the channels-last memory format."""
+class Converted(nn.Module):
+    """A network whose inputs are converted first."""
 
-    def __init__(self, network: nn.Module) -> None:
+    def __init__(self, network: nn.Module, convert: Callable[[Tensor], Tensor]) -> None:
         super().__init__()
-        self.network = network.to(memory_format=torch.channels_last)
+        self.network, self._convert = network, convert
 
-    def forward(self, images: Tensor) -> Tensor:
+    def forward(self, inputs: Tensor) -> Tensor:
         """Return the network's output."""
-        outputs: Tensor = self.network(images.contiguous(memory_format=torch.channels_last))
+        outputs: Tensor = self.network(self._convert(inputs))
         return outputs
+
+
+def _channels_last(network: nn.Module) -> nn.Module:
+    layout = torch.channels_last
+    return Converted(
+        network.to(memory_format=layout), lambda images: images.contiguous(memory_format=layout)
+    )
 
 
 # Convert in inference mode, as `_optimize` does. Otherwise, the network could contain both
@@ -159,22 +160,13 @@ def _with_precision(network: nn.Module, choice: Choice) -> nn.Module:
     """Return the network in the configured precision; on a GPU, fp32 uses TF32."""
     if choice.device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-    return network if choice.precision == "fp32" else Half(network, PRECISIONS[choice.precision])
-
-
-class Half(nn.Module):
-    """A network whose weights and floating-point inputs are converted to half precision."""
-
-    def __init__(self, network: nn.Module, dtype: torch.dtype) -> None:
-        super().__init__()
-        self.network, self._dtype = network.to(dtype), dtype
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        """Return the network's output, in half precision."""
-        outputs: Tensor = self.network(
-            inputs.to(self._dtype) if inputs.is_floating_point() else inputs
-        )
-        return outputs
+    if choice.config.precision == "fp32":
+        return network
+    dtype = PRECISIONS[choice.config.precision]
+    return Converted(
+        network.to(dtype),
+        lambda inputs: inputs.to(dtype) if inputs.is_floating_point() else inputs,
+    )
 
 
 def _with_cuda_graphs(network: nn.Module, choice: Choice) -> nn.Module:
@@ -187,7 +179,7 @@ def _with_cuda_graphs(network: nn.Module, choice: Choice) -> nn.Module:
         return network
     try:
         with torch.inference_mode():
-            return Graphed(network, example(choice, choice.max_batch))
+            return Graphed(network, example(choice, choice.config.max_batch))
     except RuntimeError as error:
         emit("cuda_graphs_unavailable", reason=str(error).partition("\n")[0])
         return network
@@ -254,10 +246,10 @@ def _load_aotinductor(choice: Choice) -> nn.Module:
     import torch._inductor as inductor
 
     sha256 = choice.manifest.weights.sha256
-    names = (sha256, torch.__version__, choice.device.type, choice.precision)
+    names = (sha256, torch.__version__, choice.device.type, choice.config.precision)
     package = choice.compile_cache / f"{'-'.join(names)}.pt2"
     if not package.exists():
-        network = _with_precision(_load_on_device(choice), choice)
+        network = _with_precision(_load(choice), choice)
         batch = torch.export.Dim("batch", min=1)
         unfinished = choice.compile_cache / f"{sha256}-{os.getpid()}.pt2"
         try:

@@ -160,20 +160,12 @@ def load(spec: WorkerSpec) -> Handler:
     cannot be served. A custom handler may raise any exception.
     """
     torch.set_num_threads(spec.threads)
-    config, manifest, directory = spec.config, spec.manifest, Path(spec.config.model_path)
+    config, manifest = spec.config, spec.manifest
     device = choose_device(config.device, spec.device_index)
-    choice = Choice(
-        config.backend,
-        directory,
-        manifest,
-        device,
-        config.own_model,
-        spec.compile_cache,
-        config.precision,
-        config.max_batch,
-    )
+    choice = Choice(config, manifest, device, spec.compile_cache)
     handler = choose_handler(config.handler, manifest)
-    handler.load(Source(directory, manifest, device, lambda: load_backend(choice)))
+    source = Source(Path(config.model_path), manifest, device, lambda: load_backend(choice))
+    handler.load(source)
     for example in handler.examples(config.max_batch):
         samples = len(next(iter(example.values())))
         # A handler may reject the default example, which is all zeros.

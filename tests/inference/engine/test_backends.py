@@ -2,9 +2,8 @@
 
 import contextlib
 from collections.abc import Iterator
-from dataclasses import replace
-from pathlib import Path
-from typing import get_args
+from pathlib import Path, PurePosixPath
+from typing import Any, get_args
 from unittest.mock import MagicMock
 
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from inference.config import Backend
+from inference.config import Backend, InferenceConfig
 from inference.engine.backends import Choice, Graphed, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
 from tests.inference.engine.exports import Serve, infer, write_model
@@ -54,12 +53,16 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run / "export"
 
 
+def choice(export: Path, cache: Path, device: torch.device = CPU, **settings: Any) -> Choice:
+    config = InferenceConfig(model_name="model", model_path=PurePosixPath(export), **settings)
+    return Choice(config, read_manifest(export), device, cache)
+
+
 def handler(export: Path, backend: Backend, scratch: Path) -> Handler:
     """Load a handler as a worker does."""
-    manifest = read_manifest(export)
-    choice = Choice(backend, export, manifest, CPU, "", scratch)
-    loaded = choose_handler("auto", manifest)
-    loaded.load(Source(export, manifest, CPU, lambda: load_backend(choice)))
+    chosen = choice(export, scratch, backend=backend)
+    loaded = choose_handler("auto", chosen.manifest)
+    loaded.load(Source(export, chosen.manifest, CPU, lambda: load_backend(chosen)))
     return loaded
 
 
@@ -84,12 +87,11 @@ def test_interpreted_backends_compute_the_same_outputs_as_the_network(
 def test_half_precision_outputs_differ_only_by_rounding(
     backend: Backend, precision: Precision, tolerance: float, export: Path
 ) -> None:
-    manifest = read_manifest(export)
     images = torch.rand((5, 1, 8, 8), generator=torch.Generator().manual_seed(0))
-    choice = Choice(backend, export, manifest, CPU, "", export)
-    half = load_backend(replace(choice, precision=precision))
+    half = load_backend(choice(export, export, backend=backend, precision=precision))
     with torch.inference_mode():
-        expected, computed = load_backend(choice)(images), half(images)
+        expected = load_backend(choice(export, export, backend=backend))(images)
+        computed = half(images)
     assert computed.dtype == {"bf16": torch.bfloat16, "fp16": torch.float16}[precision]
     assert 0 < (computed.float() - expected).abs().max() <= tolerance
     # Parameters converted outside inference mode fail in some operations, such as cuDNN's.
@@ -99,7 +101,7 @@ def test_half_precision_outputs_differ_only_by_rounding(
 def test_half_precision_does_not_round_token_ids(tmp_path: Path) -> None:
     options = {"context": 8, "layers": 1, "heads": 1, "width": 8}
     network = build("gpt", options, 300, (8,))
-    manifest = write_model(
+    write_model(
         tmp_path,
         network,
         model="gpt",
@@ -109,7 +111,7 @@ def test_half_precision_does_not_round_token_ids(tmp_path: Path) -> None:
         outputs=300,
     )
     tokens = torch.tensor([[1, 257, 299, 0]])
-    half = load_backend(Choice("eager", tmp_path, manifest, CPU, "", tmp_path, "bf16"))
+    half = load_backend(choice(tmp_path, tmp_path, precision="bf16"))
     with torch.inference_mode():
         assert half(tokens).float() == pytest.approx(network(tokens).numpy(), abs=0.02)
 
@@ -177,8 +179,8 @@ def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:
         # Make the running averages differ from those of a new network.
         network(torch.rand(8, 3, 32, 32))
     facts = {"options": {"image_size": 32}, "input_shape": (3, 32, 32), "classes": ("a", "b", "c")}
-    manifest = write_model(tmp_path, network.eval(), model="resnet18", **facts)
-    fast = load_backend(Choice("eager", tmp_path, manifest, CPU, "", tmp_path))
+    write_model(tmp_path, network.eval(), model="resnet18", **facts)
+    fast = load_backend(choice(tmp_path, tmp_path))
     assert not any(isinstance(module, torch.nn.BatchNorm2d) for module in fast.modules())
     images = torch.rand(3, 3, 32, 32)
     with torch.no_grad():
@@ -186,11 +188,10 @@ def test_batch_norms_are_folded_if_outputs_stay_equal(tmp_path: Path) -> None:
 
 
 def test_error_names_the_missing_artifact(probe: Path, tmp_path: Path) -> None:
-    manifest = read_manifest(probe)
     with pytest.raises(ExportError, match="the export has no artifact 'int8'; its artifacts: none"):
-        load_backend(Choice("int8", probe, manifest, CPU, "", tmp_path))
+        load_backend(choice(probe, tmp_path, backend="int8"))
     with pytest.raises(ExportError, match="backend int8 runs only on the CPU"):
-        load_backend(Choice("int8", probe, manifest, torch.device("cuda"), "", tmp_path))
+        load_backend(choice(probe, tmp_path, torch.device("cuda"), backend="int8"))
 
 
 @pytest.mark.parametrize("backend", COMPILED)
@@ -200,11 +201,11 @@ def test_a_missing_compiler_is_reported(
     import torch._inductor.config as inductor
 
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
-    manifest = write_linear(tmp_path)
+    write_linear(tmp_path)
     no_compiler = inductor.patch({"cpp.cxx": ("no-such-compiler",)})
     message = r"needs a C\+\+ compiler .* configure the backend eager"
     with no_compiler, pytest.raises(ExportError, match=message):
-        load_backend(Choice(backend, tmp_path, manifest, CPU, LINEAR, tmp_path))
+        load_backend(choice(tmp_path, tmp_path, backend=backend, own_model=LINEAR))
 
 
 @pytest.mark.parametrize("backend", COMPILED)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 import numpy as np
@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from devcluster.paths import CHECKOUT
+from inference.config import InferenceConfig
 from inference.engine import backends
 from inference.engine.backends import Choice, example, load_backend
 from inference.engine.handlers import Classifier
@@ -209,20 +210,19 @@ def measure_optimizations(export: Path, directory: Path) -> dict[str, dict[str, 
     """Return the time (ms) of a forward pass without the server, for each set of optimizations."""
     device, largest = torch.device("cuda"), max(BATCHES)
     manifest = read_manifest(export)
-    choice = Choice("eager", export, manifest, device, "", directory, max_batch=largest)
-    half = replace(choice, precision="bf16")
+    config = InferenceConfig(
+        model_name="model", model_path=PurePosixPath(export), max_batch=largest
+    )
+    choice = Choice(config, manifest, device, directory)
+    half = replace(choice, config=config.model_copy(update={"precision": "bf16"}))
     torch.set_float32_matmul_precision("highest")
     with torch.backends.cudnn.flags(allow_tf32=False):
-        found = {"fp32 without TF32": _times(backends._load_on_device(choice), choice)}
-    found["TF32"] = _times(
-        backends._with_precision(backends._load_on_device(choice), choice), choice
-    )
-    folded = backends._optimize(backends._load_on_device(choice), choice)
+        found = {"fp32 without TF32": _times(backends._load(choice), choice)}
+    found["TF32"] = _times(backends._with_precision(backends._load(choice), choice), choice)
+    folded = backends._optimize(backends._load(choice), choice)
     found["TF32, folded, channels last"] = _times(folded, choice)
     found["TF32, folded, channels last, graphs"] = _times(load_backend(choice), choice)
-    reduced = backends._with_precision(
-        backends._optimize(backends._load_on_device(half), half), half
-    )
+    reduced = backends._with_precision(backends._optimize(backends._load(half), half), half)
     found["bf16, folded, channels last"] = _times(reduced, half)
     found["bf16, folded, channels last, graphs"] = _times(load_backend(half), half)
     return found

@@ -1,11 +1,12 @@
 """Neural network that all servers run, so that only the servers differ."""
 
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import torch
 from torch import nn
 
 from inference.allocator import keep_freed_memory
+from inference.config import InferenceConfig
 from inference.engine.backends import Choice, load_backend
 from tools.bench.inference.workloads import Array, Compute, Workload
 from workload.export import load_network
@@ -27,7 +28,8 @@ def compute_of(workload: Workload, directory: Path) -> Compute:
     else:
         keep_freed_memory()
         device = torch.device("cpu")
-        network = load_backend(Choice("eager", directory, manifest, device, "", directory))
+        config = InferenceConfig(model_name="model", model_path=PurePosixPath(directory))
+        network = load_backend(Choice(config, manifest, device, directory))
 
     def compute(batch: Array) -> Array:
         with torch.inference_mode():

@@ -43,8 +43,8 @@ class Request:
     pending: int = 0
     """Number of pieces that have not been computed yet."""
     retried: bool = False
-    """True if the request must be computed alone: a worker died while processing it, or its outputs
-    could not be concatenated with those of other requests."""
+    """True if the request must be computed alone, because a worker died while processing it, or
+    because a batch that contained it failed."""
     outputs: dict[int, Tensors] = field(default_factory=dict)
     """Outputs of computed pieces, by the index of the piece's first sample."""
     queue_seconds: float = 0.0
@@ -106,13 +106,6 @@ class Piece(NamedTuple):
     begin: int
     end: int
 
-    def rows(self, name: str) -> NDArray[Any]:
-        """Return the piece's rows of the input `name`."""
-        array = self.request.inputs[name]
-        if self.end - self.begin == self.request.samples:
-            return array
-        return array[self.begin : self.end]
-
 
 @dataclass(slots=True)
 class Batch:
@@ -121,11 +114,6 @@ class Batch:
     pieces: list[Piece] = field(default_factory=list)
     samples: int = 0
     slot: int = 0
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of samples of each piece."""
-        return [piece.end - piece.begin for piece in self.pieces]
 
     @property
     def output_names(self) -> list[str] | None:
@@ -139,20 +127,15 @@ class Batch:
 
     def arrays(self) -> Mapping[str, Sequence[NDArray[Any]]]:
         """Map each input name to the rows of every piece."""
-        names = self.pieces[0].request.inputs
-        return {name: [piece.rows(name) for piece in self.pieces] for name in names}
+        return {
+            name: [request.inputs[name][begin:end] for request, begin, end in self.pieces]
+            for name in self.pieces[0].request.inputs
+        }
 
     def fail(self, error: Exception) -> None:
         """Answer all requests in the batch with an error."""
         for piece in self.pieces:
             piece.request.fail(error)
-
-    def retry(self, error: Exception, *, final: bool) -> None:
-        """Mark requests as retried. Fail those that were already marked, or all if `final`."""
-        for piece in self.pieces:
-            if final or piece.request.retried:
-                piece.request.fail(error)
-            piece.request.retried = True
 
 
 @dataclass(slots=True, eq=False)
@@ -180,14 +163,6 @@ class Queue:
         self._max_samples, self._max_bytes = max_samples, max_bytes
         self._lanes: dict[str, Lane] = {}
         """Lanes by client. The first client has the next turn."""
-
-    def __bool__(self) -> bool:
-        return self.samples > 0
-
-    @property
-    def has_full_batch(self) -> bool:
-        """True if enough samples for a full batch are queued."""
-        return self.samples >= self._max_batch
 
     def has_capacity(self, request: Request) -> bool:
         """Return whether the request currently fits within the limits."""

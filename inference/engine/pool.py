@@ -4,7 +4,6 @@ import asyncio
 import math
 import os
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
@@ -101,7 +100,7 @@ class Pool:
     @property
     def idle(self) -> bool:
         """True if no request is queued or being computed."""
-        return not (self._queue or any(worker.batches for worker in self._workers))
+        return not (self.queued or any(worker.batches for worker in self._workers))
 
     @property
     def reason(self) -> str:
@@ -130,13 +129,12 @@ class Pool:
         except BaseException:
             await self._stop()
             raise
-        self.served = Served(
-            name=self._config.model_name,
-            manifest=self._manifest,
-            backend=self._config.backend,
-            inputs=_tensor_specs(ready["inputs"]),
-            outputs=_tensor_specs(ready["outputs"]),
+        inputs, outputs = (
+            tuple(TensorSpec(name, datatype, tuple(shape)) for name, datatype, shape in ready[key])
+            for key in ("inputs", "outputs")
         )
+        config = self._config
+        self.served = Served(config.model_name, self._manifest, config.backend, inputs, outputs)
         return self.served
 
     def drop(self, request: Request) -> None:
@@ -237,7 +235,7 @@ class Pool:
     def _dispatch(self) -> None:
         """Send queued requests to workers with free slots."""
         self._dispatch_scheduled = False
-        while self._queue:
+        while self.queued:
             worker = self._available_worker()
             if worker is None:
                 return
@@ -265,7 +263,8 @@ class Pool:
         best = min(ready, key=lambda worker: len(worker.batches), default=None)
         if best is None or not best.batches:
             return best
-        return best if self._queue.has_full_batch and len(best.batches) < SLOTS else None
+        full = self.queued >= self._config.max_batch and len(best.batches) < SLOTS
+        return best if full else None
 
     def _finish(self, worker: Worker, message: Message) -> None:
         """Answer the requests of a batch that a worker has computed."""
@@ -274,14 +273,20 @@ class Pool:
         self._backoff.succeeded()
         batch = worker.batches[0]
         try:
-            outputs, errors = worker.finish(message)
+            outputs = worker.finish(message)
         except (MemoryError, OSError) as error:
             self._fail_out_of_memory(batch, error)
             self._dispatch()
             return
-        steady = self._queue or len(batch.pieces) > 1
+        steady = self.queued or len(batch.pieces) > 1
         expected = min(batch.samples + self._queue.samples, self._config.max_batch)
         worker.expected_samples = expected if steady else 0
+        failed = message.get("error")
+        if failed and len(batch.pieces) > 1:
+            # Compute each request again separately, so that only invalid ones fail.
+            for piece in batch.pieces:
+                piece.request.retried = True
+            self._queue.put_back(batch)
         if not self._dispatch_scheduled:
             # Dispatch before writing the answers, so that the worker is not idle in the meantime.
             self._dispatch()
@@ -290,19 +295,14 @@ class Pool:
         weight = PACE_WEIGHT if self._sample_seconds else 1
         self._sample_seconds += (pace - self._sample_seconds) * weight
         self._observer.batch(batch.samples, seconds)
+        if failed:
+            if len(batch.pieces) == 1:
+                kind, text = failed
+                self._fail(batch, UnavailableError(text) if kind == "memory" else InputError(text))
+            return
         row = 0
-        separate = Batch()
-        for index, piece in enumerate(batch.pieces):
+        for piece in batch.pieces:
             request = piece.request
-            if str(index) in errors:
-                kind, text = errors[str(index)]
-                if kind == "separate":
-                    request.retried = True
-                    separate.pieces.append(piece)
-                    continue
-                request.fail(UnavailableError(text) if kind == "memory" else InputError(text))
-                self._queue.drop(request)
-                continue
             end = row + piece.end - piece.begin
             request.compute_seconds += seconds
             request.batch = max(request.batch, batch.samples)
@@ -314,17 +314,18 @@ class Pool:
                 request.fail(error)
                 self._queue.drop(request)
             row = end
-        if separate.pieces:
-            self._queue.put_back(separate)
-            self._dispatch()
+
+    def _fail(self, batch: Batch, error: Exception) -> None:
+        """Reject the requests of a batch."""
+        batch.fail(error)
+        for piece in batch.pieces:
+            self._queue.drop(piece.request)
 
     def _fail_out_of_memory(self, batch: Batch, error: Exception) -> None:
         """Reject the requests of a batch whose inputs or outputs do not fit in memory."""
         emit("batch_failed", reason=repr(error), samples=batch.samples)
         rejection = UnavailableError("not enough memory for a batch: send fewer samples at once")
-        for piece in batch.pieces:
-            piece.request.fail(rejection)
-            self._queue.drop(piece.request)
+        self._fail(batch, rejection)
 
     async def _start(self, spec: WorkerSpec) -> Message:
         """Start a worker and return its `ready` message. Raise ExportError on failure."""
@@ -386,7 +387,11 @@ class Pool:
         error = UnavailableError(f"the worker that was processing this request died: {reason}")
         for position, batch in reversed(list(enumerate(worker.batches))):
             if position == 0:
-                batch.retry(error, final=worker.killed or bool(self.reason))
+                final = bool(worker.exit_reason or self.reason)
+                for piece in batch.pieces:
+                    if final or piece.request.retried:
+                        piece.request.fail(error)
+                    piece.request.retried = True
             self._queue.put_back(batch)
         if self._has_no_workers:
             self._queue.fail_all(UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS))
@@ -416,10 +421,3 @@ def default_threads(workers: int) -> int:
     if configured.isdecimal() and int(configured):
         return int(configured)
     return max(1, available_cores() // workers)
-
-
-def _tensor_specs(described: Sequence[tuple[str, str, Sequence[int]]]) -> tuple[TensorSpec, ...]:
-    return tuple(
-        TensorSpec(name, datatype, tuple(shape))  # type: ignore[arg-type]
-        for name, datatype, shape in described
-    )

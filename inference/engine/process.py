@@ -45,17 +45,7 @@ START_SECONDS: Final = 1.0
 MAX_MESSAGE_BYTES: Final = 1 << 17
 """Maximum size (bytes) of a message. Data that may be larger is passed in arenas."""
 
-ERRORS: Final = "\0errors"
-"""Name of the array in the outputs' arena that contains the errors (`Errors` as JSON)."""
-
 Message = dict[str, Any]
-
-Errors = dict[str, tuple[str, str]]
-"""Maps the index of a piece to an error kind (`input`, `memory` or `separate`) and its message.
-
-`separate` does not mean that the request is invalid. It means that the outputs of the piece cannot
-be concatenated with those of the other pieces, so the piece is recomputed in a separate batch.
-"""
 
 Parts = Sequence[NDArray[Any]]
 """Arrays to concatenate along the first dimension."""
@@ -241,12 +231,8 @@ class Worker:
         self._free = deque(range(SLOTS))
         self._process: ForkServerProcess | None = None
         self._end: socket.socket | None = None
-        self._exit_reason = ""
-
-    @property
-    def killed(self) -> bool:
-        """True if the server killed or stopped the worker."""
-        return bool(self._exit_reason)
+        self.exit_reason = ""
+        """Reason why the server killed or stopped the worker; empty if it did not."""
 
     async def start(self) -> None:
         """Start the process; `loaded` completes when the model is loaded or cannot be loaded.
@@ -255,10 +241,9 @@ class Worker:
         created; `on_exit` is then not called.
         """
         with contextlib.ExitStack() as opened:
-            arenas: list[Arena] = []
-            for _ in range(2 * SLOTS):
-                arenas.append(Arena.create())
-                opened.callback(arenas[-1].close)
+            arenas = [
+                opened.enter_context(contextlib.closing(Arena.create())) for _ in range(2 * SLOTS)
+            ]
             self._slots = tuple(map(Slot, arenas[::2], arenas[1::2]))
             # If one end is closed, the other receives an empty packet.
             server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -285,8 +270,8 @@ class Worker:
         self._end = server_end
         server_end.setblocking(False)
         self._loop.add_reader(server_end, self._read, server_end)
-        self._loop.add_reader(process.sentinel, self._reap)
-        if self._exit_reason:
+        self._loop.add_reader(process.sentinel, self._reap, process)
+        if self.exit_reason:
             process.kill()
 
     def compute(self, batch: Batch) -> None:
@@ -300,15 +285,16 @@ class Worker:
             # This never blocks, because the buffer has space for the messages of all slots. `_reap`
             # detects an exit.
             with contextlib.suppress(ConnectionError):
-                message = {"slot": slot, "sizes": batch.sizes, "output_names": batch.output_names}
-                send(self._end, {**message, "tensors": tensors})
+                message = {"slot": slot, "samples": batch.samples, "tensors": tensors}
+                message |= {"output_names": batch.output_names, "final": len(batch.pieces) == 1}
+                send(self._end, message)
         if not self.batches:
             self.busy_since = time.monotonic()
         batch.slot = self._free.popleft()
         self.batches.append(batch)
 
-    def finish(self, message: Message) -> tuple[dict[str, NDArray[Any]], Errors]:
-        """Remove the first batch, and return copies of its outputs and its errors.
+    def finish(self, message: Message) -> dict[str, NDArray[Any]]:
+        """Remove the first batch, and return copies of its outputs.
 
         Raise OSError or MemoryError if there is not enough memory for the outputs.
         """
@@ -316,20 +302,17 @@ class Worker:
         # Free the slot before anything can fail. It is reused only after this method has returned.
         self._free.append(batch.slot)
         outputs = self._slots[batch.slot].outputs.get(message["tensors"])
-        packed = outputs.pop(ERRORS, None)
-        errors: Errors = {} if packed is None else orjson.loads(packed.data)
-        copies = {name: array.copy() for name, array in outputs.items()}
-        return copies, errors
+        return {name: array.copy() for name, array in outputs.items()}
 
     def kill(self, reason: str = STOPPED) -> None:
         """Kill the process; `reason` is reported as the reason for its exit."""
-        self._exit_reason = self._exit_reason or reason
+        self.exit_reason = self.exit_reason or reason
         if self._process is not None and self._process.is_alive():
             self._process.kill()
 
     def close(self) -> None:
         """Let the process exit. `on_exit` is still called."""
-        self._exit_reason = self._exit_reason or STOPPED
+        self.exit_reason = self.exit_reason or STOPPED
         self._disconnect()
 
     def _reject(self, reason: str) -> None:
@@ -367,28 +350,21 @@ class Worker:
             if not self.loaded.done():
                 self.loaded.set_result(message)
 
-    def _reap(self) -> None:
-        process = self._process
-        if process is None:
-            return
+    def _reap(self, process: ForkServerProcess) -> None:
         if self._end is not None:
             # Results that the process sent before its exit may still be in the socket.
             self._read(self._end)
         self._disconnect()
         self._loop.remove_reader(process.sentinel)
         process.join()
-        code = process.exitcode
+        code = process.exitcode or 0
         process.close()
         self._process = None
         for slot in self._slots:
             for arena in slot:
                 arena.close()
-        found = (
-            f"exited with code {code}"
-            if code is None or code >= 0
-            else f"was killed by signal {-code}"
-        )
-        reason = self._exit_reason or f"it {found}"
+        found = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
+        reason = self.exit_reason or f"it {found}"
         if not self.loaded.done():
             message = f"a worker died while it loaded the model: {reason}"
             self.loaded.set_result({"type": "failed", "message": message})

@@ -16,24 +16,14 @@ from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
-import orjson
 import torch
 from numpy.typing import NDArray
 
 from inference.allocator import keep_freed_memory
 from inference.engine.backends import Choice, load_backend
 from inference.engine.handlers import Handler, Source, choose_handler
-from inference.engine.interface import DATATYPES, InputError, Tensors, TensorSpec
-from inference.engine.process import (
-    ERRORS,
-    Errors,
-    Message,
-    Parts,
-    Slot,
-    WorkerSpec,
-    receive,
-    send,
-)
+from inference.engine.interface import DATATYPES, InputError, TensorSpec
+from inference.engine.process import Message, Slot, WorkerSpec, receive, send
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
@@ -198,85 +188,36 @@ def check_outputs(
 
 def _compute_batch(slot: Slot, handler: Handler, request: Message) -> Message:
     started = time.perf_counter()
-    inputs = slot.inputs.get(request["tensors"])
-    sizes: list[int] = request["sizes"]
-    parts, errors = _compute(handler, inputs, [sum(sizes)], final=len(sizes) == 1)
-    if errors and len(sizes) > 1:
-        # Compute each request separately, so that only invalid ones fail.
-        parts, errors = _compute(handler, inputs, sizes, final=True)
-    if len(parts) > 1:
-        parts = _compatible_parts(parts, sizes, errors)
-    arrays: dict[str, Parts] = {}
-    if parts:
-        names = parts[0] if request["output_names"] is None else request["output_names"]
-        arrays = {name: [part[name] for part in parts] for name in names}
-    if errors:
-        arrays[ERRORS] = _error_array(errors)
+    result: Message = {"slot": request["slot"], "tensors": []}
     try:
-        placed = slot.outputs.put(arrays)
+        outputs = handler.compute(slot.inputs.get(request["tensors"]))
+        check_outputs(outputs, handler.outputs, request["samples"])
+        names = outputs if request["output_names"] is None else request["output_names"]
+        # This fails if the values have a type that cannot be sent, or need too much memory.
+        result["tensors"] = slot.outputs.put({name: [outputs[name]] for name in names})
     except Exception as error:
-        # The values have a type that cannot be sent, or they need too much memory.
-        failed = _describe(error)
-        placed = slot.outputs.put(
-            {ERRORS: _error_array({str(index): failed for index in range(len(sizes))} | errors)}
-        )
-    seconds = time.perf_counter() - started
-    return {"slot": request["slot"], "tensors": placed, "seconds": seconds}
+        # Do not keep the error: its traceback refers to tensors, and to these local variables.
+        result["error"] = _describe(error, final=request["final"])
+    result["seconds"] = time.perf_counter() - started
+    return result
 
 
-def _error_array(errors: Errors) -> Parts:
-    return [np.frombuffer(orjson.dumps(errors), np.uint8)]
+def _describe(error: Exception, *, final: bool) -> tuple[str, str]:
+    """Return the kind of an error, `input` or `memory`, and its message.
 
-
-def _compatible_parts(parts: list[Tensors], sizes: list[int], errors: Errors) -> list[Tensors]:
-    """Return the outputs of the pieces that have the same shapes per sample as the first piece.
-
-    Add the other pieces, whose outputs differ in their dynamic dimensions, to `errors`.
+    Unless the result is `final`, the server computes the requests of the batch again one by one.
     """
-    computed = [index for index in range(len(sizes)) if str(index) not in errors]
-    shapes = [{name: array.shape[1:] for name, array in part.items()} for part in parts]
-    compatible = []
-    for index, part, found in zip(computed, parts, shapes, strict=True):
-        if found == shapes[0]:
-            compatible.append(part)
-        else:
-            errors[str(index)] = "separate", ""
-    return compatible
-
-
-def _compute(
-    handler: Handler, inputs: Tensors, sizes: list[int], *, final: bool
-) -> tuple[list[Tensors], Errors]:
-    """Compute consecutive pieces of the inputs; `sizes` is the number of samples in each piece.
-
-    Return the outputs and the errors. The errors have no messages unless the result is `final`.
-    """
-    parts: list[Tensors] = []
-    errors: Errors = {}
-    begin = 0
-    for index, size in enumerate(sizes):
-        rows = {name: array[begin : begin + size] for name, array in inputs.items()}
-        begin += size
-        try:
-            outputs = handler.compute(rows)
-            check_outputs(outputs, handler.outputs, size)
-            parts.append(outputs)
-        except Exception as error:
-            # Do not keep the error: its traceback refers to tensors, and to these local variables.
-            errors[str(index)] = _describe(error) if final else ("", "")
-    return parts, errors
-
-
-def _describe(error: Exception) -> tuple[str, str]:
-    """Return the kind of an error and its message."""
     if isinstance(error, InputError):
         return "input", _client_message(error)
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return "memory", "not enough memory for this request: send fewer samples at once"
-    trace = "".join(traceback.format_exception(error))
-    emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
-    cuda = isinstance(error, RuntimeError) and "CUDA error" in str(error)
-    if cuda or isinstance(error, torch.AcceleratorError):
+    cuda = isinstance(error, torch.AcceleratorError) or (
+        isinstance(error, RuntimeError) and "CUDA error" in str(error)
+    )
+    if final or cuda:
+        trace = "".join(traceback.format_exception(error))
+        emit("compute_failed", trace=trace[-MAX_TRACE_CHARACTERS:])
+    if cuda:
         # Exit, because all later batches would fail as well. A new process has a new CUDA context.
         os._exit(exit_codes.FAILED)
     return "input", "the model cannot process this input; see compute_failed in the server log"

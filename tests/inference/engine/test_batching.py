@@ -33,7 +33,7 @@ async def test_requests_of_one_client_are_served_in_order() -> None:
     put(queue, *requests)
     assert take_batch(queue) == requests[:2]
     assert take_batch(queue) == requests[2:]
-    assert not queue
+    assert not queue.samples
 
 
 async def test_clients_take_turns_in_the_queue() -> None:
@@ -81,7 +81,7 @@ async def test_full_memory_evicts_requests_of_the_client_with_the_most_bytes() -
     assert evicted(large)
     assert take_batch(queue) == small
     assert take_batch(queue) == [later]
-    assert not queue
+    assert not queue.samples
     put(queue, request("a", width=100))
 
 
@@ -93,7 +93,7 @@ async def test_evicted_and_canceled_requests_are_not_counted() -> None:
     queue.drop(many[2])
     queue.drop(many[3])
     assert queue.samples == 3
-    while queue:
+    while queue.samples:
         take_batch(queue)
     put(queue, request("a", samples=4))
 

@@ -76,7 +76,7 @@ async def test_requests_of_one_batch_fail_separately(probe: Path, serve: Serve) 
         )
         await busy
     assert isinstance(first, Answer)
-    assert (first.outputs["value"].tolist(), first.batch) == ([1], 5)
+    assert (first.outputs["value"].tolist(), first.batch) == ([1], 1)
     assert isinstance(third, Answer)
     assert third.outputs["value"].tolist() == [3, 3]
     assert isinstance(second, InputError)

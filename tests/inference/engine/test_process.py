@@ -195,5 +195,5 @@ async def test_worker_that_sends_an_invalid_result_is_killed(
     worker.compute(Batch([Piece(request, 0, 1)], 1))
     async with asyncio.timeout(60):
         assert await end_reason == reason
-    assert worker.killed
+    assert worker.exit_reason
     assert results == []

@@ -72,7 +72,8 @@ def fetch(
     manifest or lacks an artifact.
     """
     read = _open(url, cache)
-    manifest = _manifest(read, url)
+    text = b"".join(_chunks(read, url, MANIFEST_FILE, MAX_MANIFEST_BYTES))
+    manifest = parse_manifest(text, f"{url}/{MANIFEST_FILE}")
     if sha256 and manifest.weights.sha256 != sha256:
         raise ExportError(
             f"{url} has weights with sha256 {manifest.weights.sha256}, but {sha256} was requested"
@@ -83,8 +84,8 @@ def fetch(
         unfinished.unlink(missing_ok=True)
     for file in (manifest.weights, *(manifest.artifact(kind) for kind in kinds)):
         _provide(read, url, file, directory, cache)
-    text = manifest.model_dump_json(indent=2, exclude_none=True)
-    write_atomically(directory / MANIFEST_FILE, text.encode())
+    written = manifest.model_dump_json(indent=2, exclude_none=True)
+    write_atomically(directory / MANIFEST_FILE, written.encode())
     return read_manifest(directory)
 
 
@@ -141,11 +142,6 @@ def _read_web(address: str) -> Iterator[bytes]:
             raise FetchError(f"{address}: the response ended {response.length} bytes too early")
 
 
-def _manifest(read: Read, url: str) -> Manifest:
-    text = b"".join(_chunks(read, url, MANIFEST_FILE, MAX_MANIFEST_BYTES))
-    return parse_manifest(text, f"{url}/{MANIFEST_FILE}")
-
-
 def _provide(read: Read, url: str, file: Weights, directory: Path, cache: Cache | None) -> None:
     """Copy a file from the cache or download it, unless `directory` contains an intact copy."""
     path = directory / file.file
@@ -157,10 +153,9 @@ def _provide(read: Read, url: str, file: Weights, directory: Path, cache: Cache 
         _download(read, url, file, directory)
         return
     with cache.lock(file.sha256) as progress:
-        if _copy_from_cache(cache, file, directory, progress):
-            return
-        _download(read, url, file, directory, progress)
-        cache.keep(file.sha256, path, progress)
+        if not _copy_from_cache(cache, file, directory, progress):
+            _download(read, url, file, directory, progress)
+            cache.keep(file.sha256, path, progress)
 
 
 def _copy_from_cache(
@@ -174,15 +169,13 @@ def _copy_from_cache(
             _write(
                 directory, file, lambda target: copy(source, target, file.size, progress), progress
             )
-        except UnavailableExportError as error:
-            # The target cannot be verified at the moment. The cached copy may be intact.
-            emit("not_copied", file=file.file, reason=str(error))
+        except (OSError, UnavailableExportError) as error:
+            # The target cannot be written or verified. The cached copy may be intact.
+            reason = error.strerror if isinstance(error, OSError) else str(error)
+            emit("not_copied", file=file.file, reason=reason)
             return False
         except ExportError:
             cache.discard(file.sha256)
-            return False
-        except OSError as error:
-            emit("not_copied", file=file.file, reason=error.strerror)
             return False
     emit("copied_from_cache", file=file.file, sha256=file.sha256)
     return True

@@ -33,17 +33,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         conditions = parse_named(options.conditions)
         candidate, incumbent = read_manifest(options.candidate), read_manifest(options.incumbent)
+        if found := list(violations(conditions, candidate.metrics, incumbent.metrics)):
+            raise ValueError(f"{candidate.run} is not promoted: {'; '.join(found)}")
     except (ExportError, ValueError) as error:
-        return _reject(str(error))
-    if found := list(violations(conditions, candidate.metrics, incumbent.metrics)):
-        return _reject(f"{candidate.run} is not promoted: {'; '.join(found)}")
+        conclude("error", message=str(error), exit_code=exit_codes.FAILED)
+        return exit_codes.FAILED
     emit("promoted", run=candidate.run, incumbent=incumbent.run, metrics=candidate.metrics)
     return exit_codes.DONE
-
-
-def _reject(message: str) -> int:
-    conclude("error", message=message, exit_code=exit_codes.FAILED)
-    return exit_codes.FAILED
 
 
 if __name__ == "__main__":

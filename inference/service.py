@@ -36,7 +36,18 @@ class Service:
         """Time at which the main event loop last ran."""
         metrics.engine = engine
         if config.tracing_endpoint:
-            self.tracing = _start_tracing(config)
+            try:
+                # Imported only if enabled, because the import takes memory and time.
+                from inference.tracing import Tracing
+
+                endpoint, ratio = config.tracing_endpoint, config.tracing_ratio
+                self.tracing = Tracing(endpoint, ratio, config.model_name)
+            except ValueError as error:
+                # OpenTelemetry does not always name the variable. The values may be secret.
+                names = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
+                raise ConfigurationError(
+                    f"one of the variables {names} is invalid ({error}): correct or unset it"
+                ) from None
 
     def pool(self, version: str | None = None) -> Pool:
         """Return the pool of the loaded model.
@@ -58,17 +69,3 @@ class Service:
         self.last_turn = time.monotonic()
         if self.access is not None:
             self.access.refresh()
-
-
-def _start_tracing(config: InferenceConfig) -> "Tracing":
-    try:
-        # Imported only if enabled, because the import takes memory and time.
-        from inference.tracing import Tracing
-
-        return Tracing(config.tracing_endpoint, config.tracing_ratio, config.model_name)
-    except ValueError as error:
-        # OpenTelemetry does not always name the variable. The values may be secret.
-        names = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
-        raise ConfigurationError(
-            f"one of the variables {names} is invalid ({error}): correct or unset it"
-        ) from None

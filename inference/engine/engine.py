@@ -13,7 +13,7 @@ from inference.config import InferenceConfig
 from inference.engine.interface import Observer, Served
 from inference.engine.pool import Pool
 from workload.configuration import ConfigurationError
-from workload.manifest import ExportError, Manifest, read_manifest
+from workload.manifest import ExportError, read_manifest
 from workload.report import emit
 
 
@@ -129,7 +129,12 @@ class ModelEngine:
         except RuntimeError as error:
             # There are too many threads. A later attempt may succeed.
             raise ExportError(f"the manifest cannot be read: {error!r}") from error
-        self._check_pinned(manifest)
+        pinned, found = self.config.model_sha256, manifest.weights.sha256
+        if pinned and pinned != found:
+            raise ExportError(
+                f"the weights in {self._directory} have sha256 {found[:12]}…, but only "
+                f"{pinned[:12]}… may be served here"
+            )
         old = self.pool
         if old is not None and old.served.manifest == manifest:
             return old.served
@@ -153,14 +158,6 @@ class ModelEngine:
             self._retiring.add(task)
             task.add_done_callback(self._retiring.discard)
         return served
-
-    def _check_pinned(self, manifest: Manifest) -> None:
-        pinned, found = self.config.model_sha256, manifest.weights.sha256
-        if pinned and pinned != found:
-            raise ExportError(
-                f"the weights in {self._directory} have sha256 {found[:12]}…, but only "
-                f"{pinned[:12]}… may be served here"
-            )
 
     async def _retire(self, pool: Pool) -> None:
         """Stop the old workers once they have answered their requests."""

@@ -232,20 +232,10 @@ def choose_handler(name: str, manifest: Manifest) -> Handler:
     The export determines which built-in handler is used. Raise ExportError if the handler cannot be
     created.
     """
-    if name != AUTO:
-        return _custom(name)
-    if manifest.classes:
-        return Classifier()
-    return LanguageModel() if manifest.input_dtype == "int64" else Plain()
-
-
-def input_spec(manifest: Manifest) -> TensorSpec:
-    """Return the model's input as its manifest describes it."""
-    signature = manifest.signature
-    return TensorSpec(signature.name, signature.datatype, signature.shape)
-
-
-def _custom(name: str) -> Handler:
+    if name == AUTO:
+        if manifest.classes:
+            return Classifier()
+        return LanguageModel() if manifest.input_dtype == "int64" else Plain()
     try:
         handler = pkgutil.resolve_name(name)()
     except (Exception, SystemExit) as error:  # A script may exit when it is imported.
@@ -261,8 +251,12 @@ def _custom(name: str) -> Handler:
     return handler
 
 
+def input_spec(manifest: Manifest) -> TensorSpec:
+    """Return the model's input as its manifest describes it."""
+    signature = manifest.signature
+    return TensorSpec(signature.name, signature.datatype, signature.shape)
+
+
 def _zeros(spec: TensorSpec, samples: int) -> NDArray[Any]:
     shape = (samples, *(1 if size == -1 else size for size in spec.shape[1:]))
-    if spec.datatype == "BYTES":
-        return np.full(shape, b"", np.object_)
-    return np.zeros(shape, NUMPY[spec.datatype])
+    return np.full(shape, b"" if spec.datatype == "BYTES" else 0, NUMPY[spec.datatype])

@@ -126,9 +126,7 @@ def unpack_texts(content: memoryview, shape: tuple[int, ...], field: str) -> NDA
         found.append(bytes(content[offset : offset + length]))
         offset += length
     check_count(len(found), shape, field)
-    values = np.empty(len(found), np.object_)
-    values[:] = found
-    return values.reshape(shape)
+    return np.array(found, np.object_).reshape(shape)
 
 
 def check_count(found: int, shape: tuple[int, ...], field: str) -> None:

@@ -55,17 +55,14 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         service.metrics.answered(answer, queued.samples)
         if request.span is not None and service.tracing is not None:
             service.tracing.answered(request.span, answer)
-        actual = v2_json.check_answer_size(parsed, answer, max_bytes, limits.max_json_bytes)
+        actual = v2_json.check_output_size(parsed, max_bytes, limits.max_json_bytes, answer)
         if actual > size:
             _reserve(reserve, actual - size)
         content, json_length = v2_json.write_answer(parsed, answer)
         if json_length is None:
             return Response(content)
-        return Response(
-            content,
-            media_type="application/octet-stream",
-            headers=((JSON_LENGTH, str(json_length)),),
-        )
+        headers = ((JSON_LENGTH, str(json_length)),)
+        return Response(content, 200, "application/octet-stream", headers)
 
     return Pending(queued.future, finish)
 

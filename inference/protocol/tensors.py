@@ -149,9 +149,7 @@ def _objects(data: Array, kind: type, spec: TensorSpec, field: str) -> NDArray[A
             flat.append(value.encode() if isinstance(value, str) else value)
         else:
             raise InputError(f"{field} must contain only {_kind(spec)}")
-    values = np.empty(len(flat), np.object_)
-    values[:] = flat
-    return values
+    return np.array(flat, np.object_)
 
 
 def _check_nesting(
@@ -222,31 +220,21 @@ def read_binary(
             content = memoryview(body)[begin : begin + size]
             inputs[spec.name] = unpack_texts(content, shape, field)
         else:
-            inputs[spec.name] = _view(body, begin, size, spec, shape, field)
+            dtype = NUMPY[spec.datatype]
+            needed = math.prod(shape) * dtype.itemsize
+            if size != needed:
+                raise InputError(
+                    f"{field} has {size} bytes, but shape {list(shape)} of {spec.datatype} needs "
+                    f"{needed}"
+                )
+            values: NDArray[Any] = np.ndarray(shape, dtype, body, begin)
+            if spec.datatype == "BOOL" and values.view(np.uint8).max(initial=0) > 1:
+                raise InputError(f"{field} has a byte other than 0 and 1 for BOOL")
+            inputs[spec.name] = check_finite(values, spec, field)
         begin += size
     if begin < len(body):
         raise InputError(f"{len(body) - begin} bytes after the JSON belong to no input")
     return inputs
-
-
-def _view(
-    body: bytes | bytearray,
-    begin: int,
-    size: int,
-    spec: TensorSpec,
-    shape: tuple[int, ...],
-    field: str,
-) -> NDArray[Any]:
-    dtype = NUMPY[spec.datatype]
-    needed = math.prod(shape) * dtype.itemsize
-    if size != needed:
-        raise InputError(
-            f"{field} has {size} bytes, but shape {list(shape)} of {spec.datatype} needs {needed}"
-        )
-    values: NDArray[Any] = np.ndarray(shape, dtype, body, begin)
-    if spec.datatype == "BOOL" and values.view(np.uint8).max(initial=0) > 1:
-        raise InputError(f"{field} has a byte other than 0 and 1 for BOOL")
-    return check_finite(values, spec, field)
 
 
 def to_bytes(values: NDArray[Any], spec: TensorSpec) -> bytes:

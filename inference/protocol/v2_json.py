@@ -11,9 +11,9 @@ event loop. Parsed JSON is therefore cached as a `Plan`, together with the JSON 
 
 import math
 import sys
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, NamedTuple, cast
 
 import numpy as np
 import orjson
@@ -38,6 +38,7 @@ SERVER_NAME: Final = "gpu-platform-inference"
 SERVER_VERSION: Final = "0.1.0"
 
 MAX_PLANS: Final = 256
+"""Number of cached plans beyond which the cache is cleared."""
 
 MAX_PLAN_BYTES: Final = 2048
 """Maximum length (bytes) of the JSON of a cached plan."""
@@ -67,9 +68,6 @@ MAX_HEADS: Final = 16
 """Maximum number of response JSON documents to cache per plan. String outputs need a document for
 each size."""
 
-HeadKey = tuple[object, ...]
-"""Cache key of the JSON of a response: the shapes and sizes of its outputs."""
-
 
 class RequestedOutput(NamedTuple):
     """An output that the client requests. If `binary`, its values follow the JSON as bytes."""
@@ -92,12 +90,11 @@ class Plan:
     """Inputs whose values follow the JSON, in the order of these values."""
     output_sizes: tuple[int, int] = (0, 0)
     """Expected size (bytes) of all values in the response, and of the values in its JSON."""
-    variable: tuple[RequestedOutput, ...] = ()
-    """Outputs whose size may differ from the expected one: strings and dynamic dimensions."""
-    fixed_sizes: tuple[int, int] = (0, 0)
-    """The part of `output_sizes` that belongs to outputs not in `variable`."""
-    heads: dict[HeadKey, bytes] = field(default_factory=dict, repr=False)
-    """Cached JSON of responses in which all values are binary."""
+    is_variable: bool = False
+    """True if the sizes may differ from the expected ones: strings and dynamic dimensions."""
+    heads: dict[tuple[object, ...], bytes] = field(default_factory=dict, repr=False)
+    """Cached JSON of responses in which all values are binary, by the shapes and sizes of these
+    values."""
 
     @property
     def needed(self) -> frozenset[str] | None:
@@ -112,15 +109,6 @@ class InferRequest(NamedTuple):
 
     plan: Plan
     inputs: Tensors
-
-
-def keep_plan(head: bytes, plan: Plan) -> None:
-    """Cache a plan unless its JSON is too long. Beyond `MAX_PLANS` plans, the cache is cleared."""
-    plans = plan.served.plans
-    if len(head) <= MAX_PLAN_BYTES:
-        if len(plans) >= MAX_PLANS:
-            plans.clear()
-        plans[head] = plan
 
 
 def read_request(
@@ -165,14 +153,12 @@ def read_request(
     outputs = _outputs(document, served, _flag(parameters, "binary_data_output", "parameters"))
     shapes = [array.shape for array in inputs.values()]
     sizes = _output_sizes(outputs, shapes)
-    variable, fixed = _variable_size_outputs(outputs), sizes
-    if variable:
-        fixed = _output_sizes([one for one in outputs if one not in variable], shapes)
-    plan = Plan(
-        identity, _timeout(parameters), outputs, served, tuple(tensors), sizes, variable, fixed
-    )
-    if len(tensors) == len(inputs):
-        keep_plan(head, plan)
+    variable = any(spec.datatype == "BYTES" or -1 in spec.shape[1:] for spec, _ in outputs)
+    plan = Plan(identity, _timeout(parameters), outputs, served, tuple(tensors), sizes, variable)
+    if len(tensors) == len(inputs) and len(head) <= MAX_PLAN_BYTES:
+        if len(served.plans) >= MAX_PLANS:
+            served.plans.clear()
+        served.plans[head] = plan
     return InferRequest(plan, inputs)
 
 
@@ -181,50 +167,33 @@ def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | No
     plan = request.plan
     found = [(wanted, answer.outputs[wanted.spec.name]) for wanted in plan.outputs]
     blobs = [to_bytes(values, wanted.spec) for wanted, values in found if wanted.binary]
-    if not blobs:
-        return _head(plan, answer, found, blobs), None
-    if plan.served is not answer.served or len(blobs) < len(found):
+    cached = plan.heads if len(blobs) == len(found) and plan.served is answer.served else {}
+    key = (*[values.shape for _, values in found], *map(len, blobs))
+    head = cached.get(key)
+    if head is None:
         head = _head(plan, answer, found, blobs)
-    else:
-        key = (*[values.shape for _, values in found], *map(len, blobs))
-        known = plan.heads.get(key)
-        head = known or _head(plan, answer, found, blobs)
-        if known is None and len(plan.heads) < MAX_HEADS:
-            plan.heads[key] = head
-    return b"".join((head, *blobs)), len(head)
+        if len(cached) < MAX_HEADS:
+            cached[key] = head
+    return (b"".join((head, *blobs)), len(head)) if blobs else (head, None)
 
 
-def check_output_size(request: InferRequest, max_bytes: int, max_json: int) -> int:
-    """Return the expected size of the response's values in bytes.
+def check_output_size(
+    request: InferRequest, max_bytes: int, max_json: int, answer: Answer | None = None
+) -> int:
+    """Return the size of the response's values in bytes: the expected or, with an answer, the real.
 
     Raise InputError if the outputs are too large to be sent.
     """
     total, json = request.plan.output_sizes
-    _check_sizes(total, json, max_bytes, max_json)
-    return total
-
-
-def check_answer_size(request: InferRequest, answer: Answer, max_bytes: int, max_json: int) -> int:
-    """Return the actual size of the response's values in bytes.
-
-    It differs from the expected size if the outputs have strings or dynamic dimensions. Raise
-    InputError if the outputs are too large to be sent.
-    """
-    plan = request.plan
-    total, json = plan.fixed_sizes
-    for spec, binary in plan.variable:
-        values = answer.outputs[spec.name]
-        size = values.nbytes
-        if spec.datatype == "BYTES":
-            size = values.size * LENGTH_SIZE + sum(map(len, values.ravel().tolist()))
-        total += size
-        json += 0 if binary else size
-    if total > max_bytes or json > max_json:
-        _check_sizes(total, json, max_bytes, max_json)
-    return total
-
-
-def _check_sizes(total: int, json: int, max_bytes: int, max_json: int) -> None:
+    if answer is not None and request.plan.is_variable:
+        total = json = 0
+        for spec, binary in request.plan.outputs:
+            values = answer.outputs[spec.name]
+            size = values.nbytes
+            if spec.datatype == "BYTES":
+                size = values.size * LENGTH_SIZE + sum(map(len, values.ravel().tolist()))
+            total += size
+            json += 0 if binary else size
     if total > max_bytes:
         raise InputError(
             f"the outputs would have {total} bytes, more than {max_bytes}: send fewer samples, or "
@@ -235,6 +204,7 @@ def _check_sizes(total: int, json: int, max_bytes: int, max_json: int) -> None:
             f"the outputs contain {json} bytes of values to encode as JSON, more than "
             f"{max_json}: request them with binary_data, or send fewer samples"
         )
+    return total
 
 
 def model_metadata(served: Served) -> dict[str, Any]:
@@ -244,8 +214,8 @@ def model_metadata(served: Served) -> dict[str, Any]:
         "name": served.name,
         "versions": [served.version],
         "platform": f"pytorch_{served.backend}",
-        "inputs": [_metadata(spec) for spec in served.inputs],
-        "outputs": [_metadata(spec) for spec in served.outputs],
+        "inputs": [asdict(spec) for spec in served.inputs],
+        "outputs": [asdict(spec) for spec in served.outputs],
         "parameters": {
             "sha256": manifest.weights.sha256,
             "run": manifest.run,
@@ -256,10 +226,6 @@ def model_metadata(served: Served) -> dict[str, Any]:
             "settings": manifest.settings,
         },
     }
-
-
-def _metadata(spec: TensorSpec) -> dict[str, Any]:
-    return {"name": spec.name, "datatype": spec.datatype, "shape": list(spec.shape)}
 
 
 def _head(
@@ -351,7 +317,7 @@ def _inputs(
         if strings > MAX_STRINGS:
             raise InputError(f"the inputs have {strings} strings: send at most {MAX_STRINGS}")
         parameters = _parameters(tensor, f"{path}.parameters", TENSOR_PARAMETERS)
-        size = parameters.get("binary_data_size") if parameters is not None else None
+        size = parameters.get("binary_data_size")
         if size is None:
             if "data" not in tensor:
                 raise InputError(f"{path}.data is missing")
@@ -407,30 +373,21 @@ def _outputs(document: Object, served: Served, binary: bool) -> tuple[RequestedO
     return tuple(wanted)
 
 
-def _parameters(owner: Object, field: str, known: frozenset[str]) -> Object | None:
-    if "parameters" not in owner:
-        return None
-    parameters = as_object(owner["parameters"], field)
-    check_fields(parameters, known, field)
-    return parameters
+def _parameters(owner: Object, field: str, known: frozenset[str]) -> Mapping[str, Any]:
+    parameters = owner.get("parameters")
+    if parameters is None:
+        return {}
+    check_fields(as_object(parameters, field), known, field)
+    return cast(Mapping[str, Any], parameters)
 
 
-def _flag(parameters: Object | None, name: str, field: str, default: bool = False) -> bool:
-    value = parameters.get(name) if parameters is not None else None
+def _flag(parameters: Mapping[str, Any], name: str, field: str, default: bool = False) -> bool:
+    value = parameters.get(name)
     if value is None:
         return default
     if not isinstance(value, bool):
         raise InputError(f"{field}.{name} is {show(value)}: it must be true or false")
     return value
-
-
-def _variable_size_outputs(outputs: Sequence[RequestedOutput]) -> tuple[RequestedOutput, ...]:
-    """Return the outputs whose size is only known after they are computed."""
-    return tuple(
-        output
-        for output in outputs
-        if output.spec.datatype == "BYTES" or -1 in output.spec.shape[1:]
-    )
 
 
 def _output_sizes(
@@ -452,9 +409,9 @@ def _output_sizes(
     return total, json
 
 
-def _timeout(parameters: Object | None) -> float | None:
+def _timeout(parameters: Mapping[str, Any]) -> float | None:
     """Return the timeout in seconds. Triton's clients send microseconds, and 0 for no timeout."""
-    value = parameters.get("timeout") if parameters is not None else None
+    value = parameters.get("timeout")
     if value is None:
         return None
     if type(value) is not int or not 0 <= value < 2**53:

@@ -13,10 +13,7 @@ from inference.protocol.v2_json import (
     MAX_PLANS,
     MAX_STRINGS,
     InferRequest,
-    Plan,
-    check_answer_size,
     check_output_size,
-    keep_plan,
     model_metadata,
     read_request,
     write_answer,
@@ -82,10 +79,18 @@ def test_all_outputs_are_returned_if_none_is_requested() -> None:
 
 def test_metadata_contains_shapes_digest_and_metrics() -> None:
     document = model_metadata(SERVED)
-    assert document["inputs"] == [{"name": "images", "datatype": "FP32", "shape": [-1, 1, 2, 2]}]
+    assert document["inputs"] == [{"name": "images", "datatype": "FP32", "shape": (-1, 1, 2, 2)}]
     assert document["versions"] == ["abababababab"]
     assert document["parameters"]["sha256"] == "ab" * 32
     assert document["parameters"]["metrics"] == {"accuracy": 0.75}
+
+
+def test_null_parameters_are_accepted_like_missing_ones() -> None:
+    tensor = {**json.loads(body())["inputs"][0], "parameters": None}
+    outputs = [{"name": "class", "parameters": None}]
+    read = read_request(body(inputs=[tensor], outputs=outputs, parameters=None), SERVED)
+    assert read.plan.timeout is None
+    assert [output.spec.name for output in read.plan.outputs] == ["class"]
 
 
 def test_request_timeout_is_in_microseconds() -> None:
@@ -317,12 +322,13 @@ def test_same_json_head_is_parsed_again_for_another_model() -> None:
 
 def test_plan_cache_limits_the_number_and_length_of_plans() -> None:
     served = dataclasses.replace(SERVED)
-    plan = Plan("", None, (), served)
-    keep_plan(b" " * (MAX_PLAN_BYTES + 1), plan)
-    assert not served.plans
-    for number in range(MAX_PLANS + 1):
-        keep_plan(b"%d" % number, plan)
-    assert served.plans == {b"%d" % MAX_PLANS: plan}
+    for identity in ("x" * MAX_PLAN_BYTES, *map(str, range(MAX_PLANS))):
+        head, length = binary_request(id=identity)
+        read_request(head + VALUES.tobytes(), served, length)
+    assert len(served.plans) == MAX_PLANS
+    head, length = binary_request(id="one more")
+    read_request(head + VALUES.tobytes(), served, length)
+    assert list(served.plans) == [head]
 
 
 def test_answers_to_the_same_json_head_share_their_json() -> None:
@@ -385,12 +391,13 @@ def test_size_of_variable_width_outputs_is_checked_before_they_are_written() -> 
     request, computed = variable_width_case(False, b"a", b"b" * 299)
     size = 2 * 100 * 8 + 2 * 4 + 300
     assert check_output_size(request, 10_000, 10_000) < size
-    assert check_answer_size(request, computed, 10_000, 10_000) == size
+    assert check_output_size(request, 10_000, 10_000, computed) == size
     with pytest.raises(InputError, match=f"the outputs would have {size} bytes, more than 1907"):
-        check_answer_size(request, computed, size - 1, 10_000)
+        check_output_size(request, size - 1, 10_000, computed)
     with pytest.raises(InputError, match="request them with binary_data"):
-        check_answer_size(request, computed, 10_000, size - 1)
-    assert check_answer_size(*variable_width_case(True, b"a", b"b" * 299), 10_000, 100) == size
+        check_output_size(request, 10_000, size - 1, computed)
+    binary, computed = variable_width_case(True, b"a", b"b" * 299)
+    assert check_output_size(binary, 10_000, 100, computed) == size
 
 
 def test_json_above_the_limit_is_refused_before_it_is_parsed() -> None:

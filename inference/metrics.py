@@ -54,14 +54,15 @@ class Histogram:
 class Metrics(Collector, Observer):
     """The metrics of one server, with their registry."""
 
+    engine: ModelEngine
+    """Engine whose state is read at each scrape."""
+    limits: Limits
+    """Limits whose number of buffered bytes is read at each scrape."""
+
     def __init__(self) -> None:
-        self.engine: ModelEngine | None = None
-        """Engine whose state is read at each scrape."""
         self.requests: Counter[tuple[str, int]] = Counter()
         self.by_key: Counter[tuple[str, int]] = Counter()
         self.in_flight = 0
-        self.limits: Limits | None = None
-        """Limits whose number of buffered bytes is read at each scrape."""
         self.samples = 0
         self.worker_deaths = 0
         latency, queue = "Time from arrival to the response", "Time from arrival to the first batch"
@@ -105,19 +106,18 @@ class Metrics(Collector, Observer):
         )
         for histogram in (self._latency, self._queue, self._model, self._batch):
             yield histogram.metric()
-        buffered, engine = self.limits.buffered if self.limits else 0, self.engine
-        failures = engine.reload_failures if engine else 0
+        engine, buffered = self.engine, self.limits.buffered
         for name, text, count in (
             ("samples", "Samples predicted", self.samples),
             ("worker_deaths", "Workers that died and were replaced", self.worker_deaths),
-            ("reload_failures", "Failed reloads of the model", failures),
+            ("reload_failures", "Failed reloads of the model", engine.reload_failures),
         ):
             yield CounterMetricFamily(f"inference_{name}", text, count)
         for name, text, value in (
             ("requests_in_flight", "Requests in flight", self.in_flight),
             ("buffered_bytes", "Size of bodies and unsent responses in memory", buffered),
-            ("queue_depth", "Samples queued for a worker", engine.queued if engine else 0),
-            ("ready", "1 if the server is ready for requests", int(not (engine and engine.reason))),
+            ("queue_depth", "Samples queued for a worker", engine.queued),
+            ("ready", "1 if the server is ready for requests", int(not engine.reason)),
         ):
             yield GaugeMetricFamily(f"inference_{name}", text, value)
         info = GaugeMetricFamily(
@@ -125,7 +125,7 @@ class Metrics(Collector, Observer):
             "The loaded model; always 1",
             labels=("model", "version", "sha256", "run", "backend"),
         )
-        if engine is not None and (served := engine.served) is not None:
+        if (served := engine.served) is not None:
             sha256, run = served.manifest.weights.sha256, served.manifest.run
             info.add_metric((served.name, served.version, sha256, run, served.backend), 1)
         yield info

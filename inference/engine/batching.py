@@ -55,7 +55,7 @@ class Request:
         arrays = self.inputs.values()
         self.samples = len(next(iter(arrays)))
         self.shapes = tuple([array.shape[1:] for array in arrays])
-        self.size = sum([size_of(array) for array in arrays])
+        self.size = sum(map(size_of, arrays))
 
     def fail(self, error: Exception) -> None:
         """Answer with an error, unless already answered."""

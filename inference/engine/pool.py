@@ -204,7 +204,8 @@ class Pool:
             raise UnavailableError("the server is shutting down")
         if self._has_no_workers:
             raise UnavailableError(self.reason, UNAVAILABLE_RETRY_SECONDS)
-        arrays = {spec.name: inputs[spec.name] for spec in self.served.inputs}
+        specs = self.served.inputs
+        arrays = inputs if len(specs) == 1 else {spec.name: inputs[spec.name] for spec in specs}
         now = time.monotonic()
         future = self._loop.create_future()
         request = Request(arrays, future, now, deadline, peer, outputs)

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from inference.access import Access, Scope
 from inference.engine.interface import OverloadedError
@@ -32,8 +32,7 @@ It returns False if a limit would be exceeded.
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Pending:
+class Pending(NamedTuple):
     """A response that is being computed: a future, and the conversion of its result."""
 
     future: "asyncio.Future[Any]"
@@ -131,7 +130,11 @@ class Application:
         self.assign_id(request)
         try:
             self._check_head(request, version)
-            route, model = self._find(request)
+            route, model, request.version = self._find(request.path)
+            if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
+                allowed = "GET, HEAD" if route.method == "GET" else route.method
+                raise HttpError(405, f"this path supports only {allowed}", (("allow", allowed),))
+            request.route = route
             if route.scope is not None and self._service.access is not None:
                 self._check_access(request, route.scope, self._service.access)
             # Check the model after the key, so that callers without a key do not learn
@@ -141,7 +144,12 @@ class Application:
                 raise HttpError(404, text)
             if route.counted:
                 self._begin_counted(request, route)
-            self._limit_body(request)
+            config = self._service.config
+            request.limit = config.max_body_bytes
+            if JSON_LENGTH not in request.headers:
+                request.limit = min(request.limit, config.max_json_bytes)
+            if (request.length or 0) > request.limit:
+                raise request.too_large_error
         except Exception as error:
             return self._error(request, error)
         return None
@@ -178,13 +186,8 @@ class Application:
             error.__traceback__ = None
             return response
 
-    def abandoned(self, request: Request) -> None:
-        """Count a request whose client has disconnected."""
-        request.code = CLIENT_GONE
-        self.finished(request)
-
-    def finished(self, request: Request) -> None:
-        """Count, trace and log an answered request."""
+    def finished(self, request: Request, code: int = CLIENT_GONE) -> None:
+        """Count, trace and log a request that was answered or whose client has disconnected."""
         route, service = request.route, self._service
         if route is None or not route.counted:
             return
@@ -192,35 +195,25 @@ class Application:
             request.counted = False
             service.metrics.in_flight -= 1
         if request.span is not None and service.tracing is not None:
-            service.tracing.end(request.span, request.code)
+            service.tracing.end(request.span, code)
         seconds = time.monotonic() - request.started
-        service.metrics.finished(route.counted, request.code, seconds, request.key)
-        if request.code >= self._min_logged_status:
+        service.metrics.finished(route.counted, code, seconds, request.key)
+        if code >= self._min_logged_status:
             emit(
                 "request",
                 id=request.request_id,
                 protocol=route.counted,
-                code=request.code,
+                code=code,
                 seconds=round(seconds, 6),
                 method=request.method,
                 path=request.path,
                 **({"key": request.key} if request.key else {}),
             )
 
-    def _find(self, request: Request) -> tuple[Route, str]:
-        """Return the route and the model name.
-
-        Also store the route and the version on the request. Raise HttpError 404 or 405.
-        """
-        found = self._known.get(request.path) or self._parse(request.path)
-        route, model, request.version = found
-        if request.method != route.method and (request.method, route.method) != ("HEAD", "GET"):
-            allowed = "GET, HEAD" if route.method == "GET" else route.method
-            raise HttpError(405, f"this path supports only {allowed}", (("allow", allowed),))
-        request.route = route
-        return route, model
-
-    def _parse(self, path: str) -> tuple[Route, str, str | None]:
+    def _find(self, path: str) -> tuple[Route, str, str | None]:
+        """Return the route, the model name and the version in a path. Raise HttpError 404."""
+        if known := self._known.get(path):
+            return known
         for pattern, route in self._patterns:
             if found := re.fullmatch(pattern, path):
                 return route, found["model"], found.groupdict().get("version")
@@ -239,14 +232,6 @@ class Application:
         if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
             raise HttpError(415, "Content-Encoding is not supported: send the body uncompressed")
         self._check_capacity(request)
-
-    def _limit_body(self, request: Request) -> None:
-        config = self._service.config
-        request.limit = config.max_body_bytes
-        if JSON_LENGTH not in request.headers:
-            request.limit = min(request.limit, config.max_json_bytes)
-        if (request.length or 0) > request.limit:
-            raise request.too_large_error
 
     def _check_capacity(self, request: Request) -> None:
         """Raise OverloadedError if the engine is at its maximum number of in-flight requests.

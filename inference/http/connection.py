@@ -110,12 +110,12 @@ class Connection(asyncio.Protocol):
         self._output.discard()
         self._limits.remove(self)
         self._limits.release(self, self.charged)
-        reading, self._reading = self._reading, None
         if self._active is not None and self._active.pending is not None:
             self._active.pending.future.cancel()
-        for request in (*self._queue, *([reading] if reading and self._in_body else [])):
-            self._application.abandoned(request)
-        self._queue.clear()
+        if self._reading is not None and self._in_body:
+            self._queue.append(self._reading)
+        self._reading = None
+        self._abandon_queued()
 
     def data_received(self, data: bytes) -> None:
         """Parse received bytes."""
@@ -155,18 +155,17 @@ class Connection(asyncio.Protocol):
         return self._active is not None or self._output.paused or self.transport.is_closing()
 
     def _await_turn(self) -> None:
-        if self.transport.is_closing():
+        if self._awaits_turn or self.transport.is_closing():
             return
         self.transport.pause_reading()
-        if not self._awaits_turn:
-            self._awaits_turn = True
-            if self._queue and self._queue[0].is_slow:
-                turns = self._limits.parsing
-            elif self._queue or self._unparsed:
-                turns = self._limits.pipelined
-            else:
-                turns = self._limits.receiving
-            turns.queue(self)
+        self._awaits_turn = True
+        if self._queue and self._queue[0].is_slow:
+            turns = self._limits.parsing
+        elif self._queue or self._unparsed:
+            turns = self._limits.pipelined
+        else:
+            turns = self._limits.receiving
+        turns.queue(self)
 
     def _parse(self, until: float) -> None:
         """Parse received bytes until the time is up or a request has to wait."""
@@ -195,12 +194,10 @@ class Connection(asyncio.Protocol):
             self._resume_reading()
 
     def _resume_reading(self) -> None:
-        if not (self.transport.is_closing() or self.transport.is_reading()):
+        if not (self.transport.is_reading() or self.transport.is_closing()):
             self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
-        if self._input_ended:
-            return
         try:
             try:
                 self.parser.feed_data(data)
@@ -227,10 +224,10 @@ class Connection(asyncio.Protocol):
             on_body=self.on_body, on_message_complete=self.on_message_complete
         )
         self.parser = httptools.HttpRequestParser(callbacks)
-        self.parser.feed_data(
-            f"POST / HTTP/1.1\r\nconnection: close\r\n{request.framing}\r\n\r\n".encode()
-        )
-        self.parser.feed_data(rest)
+        length = request.length
+        framing = "transfer-encoding: chunked" if length is None else f"content-length: {length}"
+        head = f"POST / HTTP/1.1\r\nconnection: close\r\n{framing}\r\n\r\n"
+        self.parser.feed_data(head.encode() + rest)
 
     def pause_writing(self) -> None:
         """Record that the client reads more slowly than responses are written."""
@@ -268,14 +265,16 @@ class Connection(asyncio.Protocol):
             return
         # The parser removes only the whitespace before a value.
         key, text = name.decode("latin-1").lower(), value.decode("latin-1").rstrip(" \t")
-        known = request.headers.get(key)
+        headers = request.headers
         self._header_lines += 1
-        if known is not None and key in ("host", "content-length", "transfer-encoding"):
-            self._reject(HttpError(400, f"the header {key} was sent more than once"))
-        elif self._header_lines > MAX_HEADERS:
+        if self._header_lines > MAX_HEADERS:
             self._reject(HttpError(431, f"more than {MAX_HEADERS} headers"))
+        elif key not in headers:
+            headers[key] = text
+        elif key in ("host", "content-length", "transfer-encoding"):
+            self._reject(HttpError(400, f"the header {key} was sent more than once"))
         else:
-            request.headers[key] = text if known is None else f"{known}, {text}"
+            headers[key] += f", {text}"
 
     def on_headers_complete(self) -> None:
         """Accept or reject the request before its body arrives."""
@@ -329,14 +328,14 @@ class Connection(asyncio.Protocol):
             # The body follows: see `_ignore_upgrade`.
             return
         self._reading, self._in_body = None, False
-        if self._active is not None or self._output.paused:
-            if not self.reserve(request, QUEUED_BYTES):
-                self._reject(self._application.memory_limit_error)
-                return
-            self._queue.append(request)
+        waits = self._active is not None or self._output.paused
+        if waits and not self.reserve(request, QUEUED_BYTES):
+            self._reject(self._application.memory_limit_error)
+            return
+        self._queue.append(request)
+        if waits:
             self.transport.pause_reading()
         else:
-            self._queue.append(request)
             self._advance()
 
     def reserve(self, request: Request, size: int) -> bool:
@@ -364,10 +363,8 @@ class Connection(asyncio.Protocol):
         if self._in_body:
             self._reject(self._application.memory_limit_error)
         elif self._awaits_parsing:
-            request, *others = self._queue
-            self._queue.clear()
-            for other in others:
-                self._application.abandoned(other)
+            request = self._queue.popleft()
+            self._abandon_queued()
             self._reject_with(request, error_response(self._application.memory_limit_error))
         else:
             self._limits.release(self, self.charged)
@@ -425,13 +422,18 @@ class Connection(asyncio.Protocol):
         """
         while self._queue and not self._is_blocked and (until or not self._queue[0].is_slow):
             self._answer(self._queue.popleft())
-            if time.monotonic() > until:
+            if not until or time.monotonic() > until:
                 break
         if self._queue or self._unparsed:
             if not (self._is_blocked or self._lingering):
                 self._await_turn()
         elif not (self._input_ended or self._awaits_turn):
             self._resume_reading()
+
+    def _abandon_queued(self) -> None:
+        """Discard the queued requests, which will not be answered."""
+        while self._queue:
+            self._application.finished(self._queue.popleft())
 
     def _answer(self, request: Request) -> None:
         self._active = request
@@ -451,7 +453,7 @@ class Connection(asyncio.Protocol):
         request.pending = None
         response = self._application.respond(request, pending)
         if response is None or self.transport.is_closing():
-            self._application.abandoned(request)
+            self._application.finished(request)
         else:
             self._send(request, response)
             self._advance()
@@ -463,9 +465,8 @@ class Connection(asyncio.Protocol):
         close = (
             request.close or (self._input_ended and not self._queue) or self._application.draining
         )
-        request.code = response.status
         self._output.write(response.encode(request, close))
-        self._application.finished(request)
+        self._application.finished(request, response.status)
         if self._output.paused:
             self._unsent += request.charged
         else:
@@ -474,9 +475,7 @@ class Connection(asyncio.Protocol):
             return
         self._input_ended, self._lingering = True, True
         self._output.finish(len(response.body))
-        for other in self._queue:
-            self._application.abandoned(other)
-        self._queue.clear()
+        self._abandon_queued()
         self._may_send_more = request.response is not None or self._reading is not None
         if not self._output.paused:
             self._end()
@@ -490,8 +489,7 @@ class Connection(asyncio.Protocol):
             return
         if self._output.awaits_delivery:
             asyncio.get_running_loop().call_later(DELIVERY_POLL_SECONDS, self._end)
-            return
-        if not self._may_send_more:
+        elif not self._may_send_more:
             self.transport.close()
         else:
             if self.transport.can_write_eof():

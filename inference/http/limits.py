@@ -5,7 +5,7 @@ A sweep checks all connections twice a second, so that no request needs a timer.
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -58,13 +58,13 @@ class Turns:
     """Connections that take turns within a share of the event loop's time.
 
     Each turn is followed by a pause. Therefore, even a large number of such connections delays
-    small requests no more than a single connection would. `count_small_requests` returns the number
-    of requests without large JSON that have been handled so far. If this number has not changed
-    since the last turn, the pause is omitted.
+    small requests no more than a single connection would. `count` returns the number of requests
+    without large JSON that have been handled so far. If this number has not changed since the last
+    turn, the pause is omitted. The default never omits it, because the time always changes.
     """
 
-    def __init__(self, share: float, count_small_requests: Callable[[], int] | None = None) -> None:
-        self._count_small_requests, self._last_count = count_small_requests, 0
+    def __init__(self, share: float, count: Callable[[], float] = time.monotonic) -> None:
+        self._count_small_requests, self._last_count = count, 0.0
         self._pause = 1 / share - 1
         """Pause after a turn, per second of its duration."""
         self._waiting: deque[Connection] = deque()
@@ -81,8 +81,7 @@ class Turns:
         asyncio.get_running_loop().call_soon(self._begin)
 
     def _begin(self) -> None:
-        count = self._count_small_requests
-        if count is not None and count() == self._last_count:
+        if self._count_small_requests() == self._last_count:
             self._free_at = 0.0
         pause = self._free_at - time.monotonic()
         if pause < MIN_PAUSE_SECONDS:
@@ -100,8 +99,7 @@ class Turns:
             self._waiting.popleft()
             ended = time.monotonic()
             self._free_at = max(self._free_at, ended) + (ended - began) * self._pause
-            count = self._count_small_requests
-            self._last_count = count() if count is not None else 0
+            self._last_count = self._count_small_requests()
             if self._waiting:
                 self._schedule()
 
@@ -116,7 +114,7 @@ class Limits:
         self._max_connections = max_connections
         self._max_per_peer = max(1, int(max_connections * config.max_share_per_peer))
         self._max_bytes_per_peer = config.max_bytes_per_peer
-        self._held: Counter[str] = Counter()
+        self._held: dict[str, int] = {}
         """Number of charged bytes per address."""
         self._connections: dict[Connection, None] = {}
         self._peers: dict[str, dict[Connection, None]] = {}
@@ -129,12 +127,10 @@ class Limits:
         self.pipelined = Turns(PIPELINED_SHARE)
         """Connections with many unanswered requests or unparsed chunks."""
         self._sweeping: asyncio.Task[None] | None = None
-        self._callbacks: list[Callable[[], None]] = []
 
     def start(self, *callbacks: Callable[[], None]) -> None:
         """Start the sweeps on the running event loop. Each sweep also calls all `callbacks`."""
-        self._callbacks = list(callbacks)
-        self._sweeping = asyncio.create_task(self._sweep())
+        self._sweeping = asyncio.create_task(self._sweep(callbacks))
 
     def stop(self) -> None:
         """Stop the sweeps and close all connections."""
@@ -197,7 +193,7 @@ class Limits:
         hold the most bytes in total, and shed the largest of these connections.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
-        while (full := self._held[peer] + size > self._max_bytes_per_peer) or (
+        while (full := self._held.get(peer, 0) + size > self._max_bytes_per_peer) or (
             self.buffered + size > limit
         ):
             victim = self._largest_sheddable(
@@ -206,19 +202,17 @@ class Limits:
             if victim is None or victim is connection:
                 return False
             victim.shed()
-        self._count(connection, size)
+        self.release(connection, -size)
         return True
 
     def release(self, connection: "Connection", size: int) -> None:
         """Stop counting bytes."""
-        self._count(connection, -size)
-
-    def _count(self, connection: "Connection", size: int) -> None:
-        self.buffered += size
-        connection.charged += size
-        self._held[connection.peer] += size
-        if not self._held[connection.peer]:
-            del self._held[connection.peer]
+        self.buffered -= size
+        connection.charged -= size
+        peer = connection.peer
+        held = self._held[peer] = self._held.get(peer, 0) - size
+        if not held:
+            del self._held[peer]
 
     @staticmethod
     def _largest_sheddable(connections: "Iterable[Connection]") -> "Connection | None":
@@ -228,7 +222,7 @@ class Limits:
             held[found.peer] = held.get(found.peer, 0) + found.charged
         return max(waiting, key=lambda one: (held[one.peer], one.charged), default=None)
 
-    async def _sweep(self) -> None:
+    async def _sweep(self, callbacks: Iterable[Callable[[], None]]) -> None:
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
             now = time.monotonic()
@@ -239,7 +233,7 @@ class Limits:
                 except Exception as error:
                     emit("connection_failed", error=repr(error))
                     connection.abort()
-            for callback in self._callbacks:
+            for callback in callbacks:
                 callback()
 
 

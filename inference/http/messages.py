@@ -67,14 +67,13 @@ class Response(NamedTuple):
 
     def encode(self, request: "Request", close: bool) -> bytes:
         """Return the bytes to send."""
-        lines = [
-            _STATUS_LINES[self.status],
-            f"content-type: {self.media_type}\r\ncontent-length: {len(self.body)}\r\n"
-            f"x-request-id: {request.request_id}\r\n",
-        ]
-        lines += [f"{name}: {value}\r\n" for name, value in self.headers]
-        lines.append("connection: close\r\n\r\n" if close else "\r\n")
-        head = "".join(lines).encode("latin-1")
+        lines = "connection: close\r\n" if close else ""
+        for name, value in self.headers:
+            lines += f"{name}: {value}\r\n"
+        head = (
+            f"{_STATUS_LINES[self.status]}content-type: {self.media_type}\r\ncontent-length: "
+            f"{len(self.body)}\r\nx-request-id: {request.request_id}\r\n{lines}\r\n"
+        ).encode("latin-1")
         return head if request.method == "HEAD" else head + self.body
 
 
@@ -92,7 +91,6 @@ class Request:
     """Bytes of the body and the response that count against `max_buffered_bytes`."""
     close: bool = False
     """True if the connection is closed after the response."""
-    code: int = 500
     counted: bool = False
     limit: int = 0
     """Maximum size (bytes) of the body."""
@@ -115,7 +113,8 @@ class Request:
         Encoded slashes stay encoded. Otherwise, they would separate segments here, but not in a
         proxy that restricts access by path.
         """
-        path = _ORIGIN.sub("", self.path.partition("?")[0])
+        path = self.path.partition("?")[0]
+        path = path if path.startswith("/") else _ORIGIN.sub("", path)
         self.path = unquote(re.sub("(?i)%(?=2f)", "%25", path)) if "%" in path else path
 
     def append(self, data: bytes) -> None:
@@ -133,12 +132,6 @@ class Request:
         if "transfer-encoding" in self.headers:
             return None
         return int(self.headers.get("content-length") or 0)
-
-    @property
-    def framing(self) -> str:
-        """The header that declares the size of the body."""
-        length = self.length
-        return "transfer-encoding: chunked" if length is None else f"content-length: {length}"
 
     @property
     def is_slow(self) -> bool:

@@ -81,22 +81,6 @@ def _header(text: str, schema: Document = _INTEGER) -> Document:
 
 
 def _infer(served: Served | None) -> Document:
-    timeout = "Seconds after which the response is no longer useful"
-    seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400}
-    headers = {
-        "X-Request-Timeout": _header(timeout, seconds),
-        _JSON_LENGTH: _header(_JSON_LENGTH_TEXT, _INTEGER | {"minimum": 0}),
-    }
-    return {
-        "parameters": [{"name": name, "in": "header", **found} for name, found in headers.items()],
-        "requestBody": {
-            "required": True,
-            "content": {"application/json": {"schema": _infer_request(served)}},
-        },
-    }
-
-
-def _infer_request(served: Served | None) -> Document:
     tensors = [_tensor(spec) for spec in served.inputs] if served else [_ANY_OBJECT]
     names = {"enum": [spec.name for spec in served.outputs]} if served else _STRING
     inputs = {
@@ -106,7 +90,17 @@ def _infer_request(served: Served | None) -> Document:
         "maxItems": len(tensors),
     }
     outputs = {"type": "array", "items": _object({"name": names})}
-    return _object({"inputs": inputs}, id=_STRING, parameters=_ANY_OBJECT, outputs=outputs)
+    body = _object({"inputs": inputs}, id=_STRING, parameters=_ANY_OBJECT, outputs=outputs)
+    timeout = "Seconds after which the response is no longer useful"
+    seconds = {"type": "number", "exclusiveMinimum": 0, "maximum": 86_400}
+    headers = {
+        "X-Request-Timeout": _header(timeout, seconds),
+        _JSON_LENGTH: _header(_JSON_LENGTH_TEXT, _INTEGER | {"minimum": 0}),
+    }
+    return {
+        "parameters": [{"name": name, "in": "header", **found} for name, found in headers.items()],
+        "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
+    }
 
 
 def _tensor(spec: TensorSpec) -> Document:

@@ -37,8 +37,11 @@ class Output:
 
     def write(self, data: bytes) -> None:
         """Send data. All earlier data must have been passed to the transport."""
-        self._rest = memoryview(data)
-        self.resume()
+        if self._is_encrypted and len(data) > HIGH_WATER:
+            self._rest = memoryview(data)
+            self.resume()
+        else:
+            self._transport.write(data)
         if self.unsent_bytes:
             self._measure()
 
@@ -58,9 +61,8 @@ class Output:
     def resume(self) -> None:
         """Continue until the transport pauses writing or all data has been passed to it."""
         # With TLS, the write buffer excludes encrypted bytes, and `write` encrypts everything.
-        size = HIGH_WATER if self._is_encrypted else len(self._rest)
         while self._rest and not self.paused:
-            piece, self._rest = self._rest[:size], self._rest[size:]
+            piece, self._rest = self._rest[:HIGH_WATER], self._rest[HIGH_WATER:]
             self._transport.write(piece)
 
     def discard(self) -> None:

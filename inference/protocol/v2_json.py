@@ -90,18 +90,13 @@ class Plan:
     """Inputs whose values follow the JSON, in the order of these values."""
     output_sizes: tuple[int, int] = (0, 0)
     """Expected size (bytes) of all values in the response, and of the values in its JSON."""
+    needed: frozenset[str] | None = None
+    """Names of the outputs; None for all, as in most requests."""
     is_variable: bool = False
     """True if the sizes may differ from the expected ones: strings and dynamic dimensions."""
     heads: dict[tuple[object, ...], bytes] = field(default_factory=dict, repr=False)
     """Cached JSON of responses in which all values are binary, by the shapes and sizes of these
     values."""
-
-    @property
-    def needed(self) -> frozenset[str] | None:
-        """Names of the outputs; None for all, as in most requests."""
-        if len(self.outputs) == len(self.served.outputs):
-            return None
-        return frozenset([output.spec.name for output in self.outputs])
 
 
 class InferRequest(NamedTuple):
@@ -154,7 +149,10 @@ def read_request(
     shapes = [array.shape for array in inputs.values()]
     sizes = _output_sizes(outputs, shapes)
     variable = any(spec.datatype == "BYTES" or -1 in spec.shape[1:] for spec, _ in outputs)
-    plan = Plan(identity, _timeout(parameters), outputs, served, tuple(tensors), sizes, variable)
+    names = frozenset(spec.name for spec, _ in outputs)
+    needed = names if len(names) < len(served.outputs) else None
+    seconds = _timeout(parameters)
+    plan = Plan(identity, seconds, outputs, served, tuple(tensors), sizes, needed, variable)
     if len(tensors) == len(inputs) and len(head) <= MAX_PLAN_BYTES:
         if len(served.plans) >= MAX_PLANS:
             served.plans.clear()

@@ -14,7 +14,7 @@ from inference.config import InferenceConfig
 from inference.http.application import Application, Pending
 from inference.http.connection import PIECE_BYTES, Connection
 from inference.http.limits import Limits
-from inference.http.messages import HttpError, Request, Response
+from inference.http.messages import CLIENT_GONE, HttpError, Request, Response
 from inference.http.output import HIGH_WATER, TCP_INFO
 
 INFER = b"POST /infer HTTP/1.1\r\nHost: a\r\n"
@@ -59,10 +59,7 @@ class Computing:
     def respond(self, request: Request, pending: Pending) -> Response:
         return Response(b"{}")
 
-    def finished(self, request: Request) -> None:
-        self.ended.append(request.path)
-
-    def abandoned(self, request: Request) -> None:
+    def finished(self, request: Request, code: int = CLIENT_GONE) -> None:
         self.ended.append(request.path)
 
 

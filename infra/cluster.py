@@ -17,7 +17,7 @@ import yaml
 from infra.component import KubernetesObject, cluster_uid
 from infra.manifests import with_metadata
 from infra.outputs import ClusterOutput
-from infra.settings.cluster import IN_CLUSTER, MOVE_ERROR, ClusterSettings
+from infra.settings.cluster import IN_CLUSTER, MOVE_ERROR, ClusterSettings, expand_home
 
 OUTPUT: Final = "cluster"
 """Stack output with the identity of the cluster."""
@@ -57,13 +57,11 @@ class Target:
     @classmethod
     def of(cls, settings: ClusterSettings, namespace: str | None = None) -> Self:
         """Build the target for the configured cluster. The workloads run in `namespace`."""
-        if (directory := settings.render_to) is not None:
-            if directory.startswith("~/"):
-                # Unlike for `kubeconfig`, the provider does not expand the home directory.
-                directory = str(Path(directory).expanduser())
+        if settings.render_to is not None:
             rendering = kubernetes.Provider(
                 "cluster",
-                render_yaml_to_directory=directory,
+                # Unlike `kubeconfig`, the provider does not expand this path.
+                render_yaml_to_directory=expand_home(settings.render_to),
                 kubeconfig=_DEFAULT_KUBECONFIG,
             )
             return cls(provider=rendering, settings=settings, runs=pulumi.Output.from_input([]))
@@ -173,7 +171,7 @@ def _provider(
 ) -> kubernetes.Provider:
     in_cluster = settings.context == IN_CLUSTER
     file = settings.kubeconfig
-    if file is not None and not in_cluster and not Path(file).expanduser().exists():
+    if file is not None and not in_cluster and not Path(expand_home(file)).exists():
         # The provider would parse the path as the contents of a kubeconfig.
         raise pulumi.RunError(
             f"gpu-platform:cluster.kubeconfig is {file!r}, but this file does not exist: correct "

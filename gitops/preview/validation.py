@@ -8,13 +8,13 @@ does not respond, the provider silently compares only the manifests.
 import json
 import subprocess
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Final
 
 from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.runs.snapshot import error_of
 from gitops.stack_file import document, section
+from infra.settings.cluster import expand_home
 from kube.kinds import KINDS
 from kube.names import BATCH_GROUP, LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
 
@@ -154,9 +154,8 @@ def kubectl_options(configuration: dict[str, Any]) -> list[str]:
         # Stacks of other projects configure the default Kubernetes provider instead.
         value = cluster.get(option, _provider(configuration, option))
         if isinstance(value, str) and value != "in-cluster":
-            # The provider expands a home directory, kubectl does not.
-            is_home = option == "kubeconfig" and value.startswith("~/")
-            options += [f"--{option}", str(Path(value).expanduser()) if is_home else value]
+            # Unlike the provider, kubectl does not expand the path.
+            options += [f"--{option}", expand_home(value) if option == "kubeconfig" else value]
     return options
 
 

@@ -1,5 +1,6 @@
 """The cluster and its GPUs."""
 
+from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -303,3 +304,8 @@ class GpuSettings(Settings):
                 "create: false"
             )
         return self
+
+
+def expand_home(path: str) -> str:
+    """Return the path with a leading `~/` expanded, as the provider expands it in `kubeconfig`."""
+    return str(Path(path).expanduser()) if path.startswith("~/") else path

@@ -143,9 +143,10 @@ def test_home_directory_in_render_to_is_expanded(
     assert plan.inputs("cluster")["renderYamlToDirectory"] == directory
 
 
-def test_missing_kubeconfig_is_reported_with_its_key(provision: Provision) -> None:
-    values = changed("cluster.kubeconfig", "/etc/missing/kubeconfig")
-    message = r"cluster\.kubeconfig is '/etc/missing/kubeconfig', but this file does not exist"
+@pytest.mark.parametrize("path", ["/etc/missing/kubeconfig", "~nobody-here/kubeconfig"])
+def test_missing_kubeconfig_is_reported_with_its_key(provision: Provision, path: str) -> None:
+    values = changed("cluster.kubeconfig", path)
+    message = rf"cluster\.kubeconfig is '{path}', but this file does not exist"
     with pytest.raises(pulumi.RunError, match=message):
         provision(values)
 

@@ -259,10 +259,9 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
         for item in rule[key].items():
             if item.value in ("*", "/*") and not (key == "resources" and _is_custom(rule)):
                 yield Violation(item, f"only the {key} that are needed")
-    named = bool(rule["resourceNames"].value)
     forbidden = (
         *_ESCALATING_RESOURCES,
-        *(_ROLE_ONLY_RESOURCES if cluster_wide and not named else ()),
+        *(_ROLE_ONLY_RESOURCES if cluster_wide and not _is_limited_to_names(rule) else ()),
     )
     if any(verb.value == "use" for verb in rule["verbs"].items()):
         for name in rule["resourceNames"].items() if _controls(rule) else ():
@@ -285,7 +284,7 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
 
     `in_view` is true if the rule becomes part of the role `view`.
     """
-    controls = _controls(rule) and not rule["resourceNames"].value
+    controls = _controls(rule) and not _is_limited_to_names(rule)
     for verb in rule["verbs"].items():
         if verb.value == "*" and not _is_custom(rule):
             yield Violation(verb, "only the verbs that are needed")
@@ -295,6 +294,15 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         elif in_view and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: the role view would grant this verb")
+
+
+def _is_limited_to_names(rule: Node) -> bool:
+    """Return whether a rule covers only objects with certain names.
+
+    The empty name covers all requests without a name: creating, listing and deleting collections.
+    """
+    names = rule["resourceNames"]
+    return bool(names.value) and all(name.value != "" for name in names.items())
 
 
 def _is_custom(rule: Node) -> bool:

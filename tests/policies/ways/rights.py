@@ -8,9 +8,11 @@ from tests.policies.ways.way import Way
 ADMISSION = "admissionregistration.k8s.io"
 
 
-def role(description: str, group: str, resource: str, verb: str) -> Way:
+def role(description: str, group: str, resource: str, verb: str, *names: str) -> Way:
     """Return an edit that sets the only rule of a ClusterRole."""
     rule = {"apiGroups": [group], "resources": [resource], "verbs": [verb]}
+    if names:
+        rule["resourceNames"] = list(names)
     api = "rbac.authorization.k8s.io/v1"
     return replacement(description, api, "ClusterRole", "rbac-least-privilege", rules=[rule])
 
@@ -31,6 +33,8 @@ WAYS = [
     role("changes to all pods", ADMISSION, "mutatingadmissionpolicies", "create"),
     role("Secrets in the responses to patches", "", "secrets", "patch"),
     role("Secrets in the responses to deletions", "", "secrets", "deletecollection"),
+    role("a list of all Secrets, as requests for it have no name", "", "secrets", "list", ""),
+    role("new webhooks without a name", ADMISSION, "mutatingwebhookconfigurations", "create", ""),
     role("host path volumes", "", "persistentvolumes", "create"),
     role("host path volumes through an update", "", "persistentvolumes", "patch"),
     role("pod bindings to nodes", "", "pods/binding", "create"),

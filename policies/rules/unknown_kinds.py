@@ -22,8 +22,14 @@ _CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContaine
 _POD_FIELDS = frozenset(
     {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
 )
+_SECURITY_FIELDS = frozenset(
+    {"securityContext", "podSecurityContext", "containerSecurityContext"}
+    | {"hostNetwork", "hostPID", "hostIPC"}
+)
+"""Fields that only pods and containers have. One that is neither empty nor false is evidence."""
 _IMAGE = "image"
-_EVIDENCE_IN_KNOWN_KINDS = ("a pod", "a container", "a manifest")
+_SECURITY = "a security setting"
+_EVIDENCE_IN_KNOWN_KINDS = ("a pod", "a container", "a manifest", _SECURITY)
 """Types of evidence that the rule also searches for in objects of known kinds."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
 _BODY = re.compile(r"\b(metadata|spec)\b")
@@ -81,6 +87,8 @@ def _workload_evidence(node: Node, config: GpuConfig) -> str:
         return "a pod"
     if any(_is_image_field(key, child) for key, child in keys.items()):
         return "a container"
+    if any(child.value for key, child in keys.items() if key in _SECURITY_FIELDS):
+        return _SECURITY
     if str(node.key).lower().endswith(_METADATA_FIELDS):
         return ""
     counted = (key for key, child in keys.items() if quantity_or_none(child.value) is not None)
@@ -249,8 +257,9 @@ def _record(node: Node, evidence_type: str) -> dict[str, Any]:
     if evidence_type == "an accelerator":
         pods = {**_devices(node), "partial": True}
     else:
-        containers = {"containers": [""]} if evidence_type == "a container" else {}
-        pods = {"at": _path(node.steps), **containers}
+        containers = {"containers": [""]} if evidence_type in ("a container", _SECURITY) else {}
+        partial = {"partial": True} if evidence_type == _SECURITY else {}
+        pods = {"at": _path(node.steps), **containers, **partial}
     # The search starts at the parent, but the node itself may contain the number of its pods.
     counts = [{"paths": [_path(each.steps)]} for each in structural_counts(node["containers"])]
     return {"pods": [{**pods, **({"count": counts} if counts else {})}]}

@@ -43,6 +43,15 @@ KINDS = [
     unknown_kind(
         "an image in a field with another name", "example.com/v1", "Thing", {"serverImage": IMAGE}
     ),
+    *(
+        unknown_kind(f"only {path}", "example.com/v1", "Thing", {"agent": {path: value}})
+        for path, value in (
+            ("hostNetwork", True),
+            ("hostPID", True),
+            ("securityContext", {"privileged": True}),
+            ("podSecurityContext", {"runAsUser": 0}),
+        )
+    ),
     unknown_kind(
         "an accelerator alone",
         "example.com/v1",

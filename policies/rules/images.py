@@ -34,7 +34,8 @@ _BRANCH: Final = re.compile(
 _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
 _DEFAULT_REGISTRY: Final = "docker.io"
 _PVC: Final = "pvc://"
-_MODEL_FIELDS: Final = ("storageUri", "sourceModelUri")
+MODEL_FIELD: Final = re.compile(r"storageUri|(?i:(source_?)?model_?ur[il])")
+"""Pattern of fields with the URI of a model."""
 _MODELS: Final = frozenset({"storageUris", "model", "adapters"})
 """Fields whose values, or items of values, contain the URI of a model in the field `uri`."""
 _URI: Final = "uri"
@@ -77,14 +78,14 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
     if "." not in pod.resource.group or not isinstance(spec.value, dict):
         return
     location, pending = pod.spec.steps[:2], [spec]
-    if not any_field(spec.value, lambda key, _: key in (*_MODEL_FIELDS, _URI)):
+    if not any_field(spec.value, lambda key, _: key == _URI or bool(MODEL_FIELD.fullmatch(key))):
         return
     while pending:
         node = pending.pop()
         for key, child in node.fields():
             in_pod = child.steps[: len(location)] == location or location == _TRAINER
-            is_uri = key in _MODEL_FIELDS or (key == _URI and not _MODELS.isdisjoint(node.steps))
-            if is_uri and child.text and in_pod:
+            of_model = key == _URI and not _MODELS.isdisjoint(node.steps)
+            if (of_model or MODEL_FIELD.fullmatch(key)) and child.text and in_pod:
                 yield child
             pending.append(child)
         pending.extend(node.items())

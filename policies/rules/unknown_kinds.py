@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from kube.accelerators import NVIDIA_GPU
 from kube.quantities import quantity_or_none
 from kube.workloads.record import WorkloadKind, steps
 from policies.counts import structural_counts
@@ -15,6 +16,7 @@ from policies.embedded import unreadable_manifests
 from policies.pod_search import find_all_pods
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, resource_rule
+from policies.rules.images import MODEL_FIELD
 from policies.settings import GpuConfig
 from policies.values import Key, Node, any_field, nodes_at
 
@@ -28,7 +30,7 @@ _SECURITY_FIELDS = frozenset(
 )
 """Fields that only pods and containers have. One that is neither empty nor false is evidence."""
 _IMAGE = "image"
-_SECURITY = "a security setting"
+_SECURITY, _MODEL = "a security setting", "a model"
 _EVIDENCE_IN_KNOWN_KINDS = ("a pod", "a container", "a manifest", _SECURITY)
 """Types of evidence that the rule also searches for in objects of known kinds."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
@@ -51,6 +53,9 @@ _ACCELERATOR = re.compile(
 )
 """Pattern of accelerator resource names in strings. Keys whose value is a quantity are compared
 with the configured accelerators instead."""
+_GPU_COUNT = re.compile(r"(?i)(num_?)?gpus?(_?count)?")
+"""Pattern of keys with a number of GPUs in `_REQUESTS`, without the name of a resource."""
+_REQUESTS = ("resources", "limits", "requests")
 
 
 def _evidence(root: Node, config: GpuConfig) -> Iterator[tuple[Node, str]]:
@@ -89,10 +94,22 @@ def _workload_evidence(node: Node, config: GpuConfig) -> str:
         return "a container"
     if any(child.value for key, child in keys.items() if key in _SECURITY_FIELDS):
         return _SECURITY
+    if any("://" in (child.text or "") for k, child in keys.items() if MODEL_FIELD.fullmatch(k)):
+        return _MODEL
     if str(node.key).lower().endswith(_METADATA_FIELDS):
         return ""
     counted = (key for key, child in keys.items() if quantity_or_none(child.value) is not None)
-    return "an accelerator" if any(config.accelerators.includes(key) for key in counted) else ""
+    if any(config.accelerators.includes(key) for key in counted):
+        return "an accelerator"
+    return "an accelerator" if _gpu_count(node) else ""
+
+
+def _gpu_count(node: Node) -> str:
+    """Return the path of a requested number of GPUs without the name of a resource, if any."""
+    fields = node.fields() if node.key in _REQUESTS else ()
+    keys = (key for key, _ in fields if _GPU_COUNT.fullmatch(key))
+    paths = (path for key in keys for path in (key, f"{key}.count", f"{key}.value"))
+    return next((path for path in paths if (quantity_or_none(node.at(path).value) or 0) > 0), "")
 
 
 def _is_image_field(key: str, node: Node) -> bool:
@@ -257,8 +274,8 @@ def _record(node: Node, evidence_type: str) -> dict[str, Any]:
     if evidence_type == "an accelerator":
         pods = {**_devices(node), "partial": True}
     else:
-        containers = {"containers": [""]} if evidence_type in ("a container", _SECURITY) else {}
-        partial = {"partial": True} if evidence_type == _SECURITY else {}
+        containers = {} if evidence_type == "a pod" else {"containers": [""]}
+        partial = {"partial": True} if evidence_type in (_SECURITY, _MODEL) else {}
         pods = {"at": _path(node.steps), **containers, **partial}
     # The search starts at the parent, but the node itself may contain the number of its pods.
     counts = [{"paths": [_path(each.steps)]} for each in structural_counts(node["containers"])]
@@ -268,6 +285,8 @@ def _record(node: Node, evidence_type: str) -> dict[str, Any]:
 def _devices(node: Node) -> dict[str, Any]:
     """Return the part of a record that describes the accelerators in a value."""
     keys = node.steps
+    if isinstance(node.value, dict) and (number := _gpu_count(node)):
+        return _requests(keys, resource=NVIDIA_GPU, count=number)
     if keys[-2:-1] == ("resources",):
         return {"at": _path(keys[:-2]), "containers": [""]}
     if isinstance(node.value, dict):

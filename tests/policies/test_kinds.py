@@ -82,12 +82,18 @@ PRIVILEGED_POD = {
         ({"gpus": [{"type": "nvidia.com/gpu", "number": 8}]}, "gpu-budget"),
         ({"gpus": ["nvidia.com/gpu"]}, "gpu-budget"),
         ({"gpu": "nvidia.com/gpu"}, "gpu-budget"),
+        ({"worker": {"resources": {"limits": {"gpu": "8"}}}}, "gpu-budget"),
+        ({"worker": {"resources": {"gpu": {"count": 8}}}}, "gpu-budget"),
+        ({"worker": {"securityContext": {"privileged": True}}}, "not-privileged"),
+        ({"worker": {"hostPID": True}}, "no-host-namespaces"),
+        ({"worker": {"modelUri": "oci://example.com/model:latest"}}, "image-tag-fixed"),
         ({"example.com/worker": CONTAINER}, "image-tag-fixed"),
         ({"files": {"pod.yaml": json.dumps(PRIVILEGED_POD)}}, "no-host-namespaces"),
         ({"files": [PRIVILEGED_POD]}, "no-host-namespaces"),
     ],
     ids=[
         *("limits", "map of resources", "list of resources", "list of names", "name"),
+        *("limit without a resource name", "number of GPUs", "container", "pod", "model"),
         *("key with dots", "manifest as text", "manifest"),
     ],
 )

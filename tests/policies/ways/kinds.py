@@ -53,10 +53,24 @@ KINDS = [
         )
     ),
     unknown_kind(
+        "a model of Seldon Core 2",
+        "mlops.seldon.io/v1alpha1",
+        "Model",
+        {"storageUri": "s3://models/digits", "requirements": ["sklearn"]},
+    ),
+    unknown_kind(
         "an accelerator alone",
         "example.com/v1",
         "Thing",
         {"resources": {"limits": {"nvidia.com/gpu": 8}}},
+    ),
+    *(
+        unknown_kind(f"GPUs in {path} without a resource name", "example.com/v1", "Thing", spec)
+        for path, spec in (
+            ("limits.gpu", {"resources": {"limits": {"cpu": "1", "gpu": "8"}}}),
+            ("resources.gpuCount", {"resources": {"cpu": "1", "gpuCount": 8}}),
+            ("resources.gpu.count", {"resources": {"gpu": {"count": 8, "type": "a100"}}}),
+        )
     ),
     unknown_kind(
         "an accelerator as a value",

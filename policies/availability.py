@@ -9,7 +9,7 @@ from kube.quantities import quantity_or_none
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node
 
-_NAMESPACE_NAMES = (
+NAMESPACE_NAMES = (
     "kubernetes.io/metadata.name",
     "io.kubernetes.pod.namespace",
     "k8s:io.kubernetes.pod.namespace",
@@ -38,7 +38,7 @@ def matches_everything(selector: Node) -> bool:
     expressions = list(selector["matchExpressions"].items())
     return all(
         item["operator"].value in ("DoesNotExist", "NotIn")
-        or (item["operator"].value == "Exists" and item["key"].value in _NAMESPACE_NAMES)
+        or (item["operator"].value == "Exists" and item["key"].value in NAMESPACE_NAMES)
         for item in expressions
     )
 

@@ -5,10 +5,14 @@ No network policy may allow ingress from all sources to these namespaces.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import ipaddress
+import re
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, Final
 
-from policies.availability import matches_everything, selects
+from policies.availability import NAMESPACE_NAMES, matches_everything
+from policies.availability import selects as may_select
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.rules.tenancy import (
@@ -20,12 +24,17 @@ from policies.rules.tenancy import (
 from policies.values import UNKNOWN, Node
 from policies.views import Stack
 
-_HALF_PREFIX: Final = 1
+_PUBLIC_BITS: Final = {4: 0, 6: 3}
+"""Prefix lengths of the addresses of the Internet; those of IPv6 are in 2000::/3."""
 _LARGE_BLOCK_PREFIX: Final = 16
-"""Prefix lengths: /1 covers half of all addresses, /16 a large range of private addresses."""
+"""Prefix length of a large range of private addresses."""
+_HALF: Final = 0.5
 _WORLD: Final = ("all", "world", "world-ipv4", "world-ipv6", "cluster")
 """Cilium's entities that include other namespaces or the Internet."""
+_CILIUM_PREFIX: Final = re.compile(r"^(k8s|any)[:.]")
+"""Prefix of the source of a label in Cilium's selectors."""
 _CALICO_ALL: Final = "all()"
+_CALICO_LABEL: Final = re.compile(r"""\s*([\w./-]+)\s*==\s*["']([^"']*)["']\s*""")
 _CALICO_NAMESPACES: Final = (
     *(_CALICO_ALL, "has(projectcalico.org/name)", "has(kubernetes.io/metadata.name)"),
 )
@@ -40,6 +49,9 @@ _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
 )
+
+Selects = Callable[[Node], bool]
+"""Function that returns whether a label selector matches training pods."""
 
 
 def _denies_by_default(policy: Resource) -> bool:
@@ -62,7 +74,7 @@ def _denies_by_default(policy: Resource) -> bool:
 
 
 def _selects_training(
-    stack: Stack, namespace: str, selector: Node, config: NamespaceConfig
+    stack: Stack, namespace: str, config: NamespaceConfig, selector: Node
 ) -> bool:
     """Return whether a selector matches every pod, or a training pod in the namespace."""
     if selector.absent or matches_everything(selector):
@@ -71,40 +83,65 @@ def _selects_training(
         return False
     for workload in stack.workloads:
         added = dict.fromkeys(_CONTROLLER_LABELS, workload.resource.name)
+        added |= dict.fromkeys(NAMESPACE_NAMES, namespace)
         for pod in workload.pods if workload.resource.namespace == namespace else ():
             labels = Node(added | {key: label.value for key, label in pod.labels() if label.known})
-            if pod.role(config) == "training" and selects(selector, labels):
+            if pod.role(config) == "training" and may_select(selector, labels):
                 return True
     return False
 
 
 def _open_peers(policy: Resource) -> Iterator[Node]:
     """Yield the peers or rules of a NetworkPolicy that allow all sources."""
+    blocks = []
     for rule in policy.root["spec"]["ingress"].items():
         peers = rule["from"]
         if peers.absent or peers.value == []:
             yield rule
         for peer in peers.items():
-            selector, pods, block = peer["namespaceSelector"], peer["podSelector"], peer["ipBlock"]
-            everywhere = matches_everything(selector) and (pods.absent or matches_everything(pods))
-            if everywhere or _is_everywhere(block):
+            selector, pods = peer["namespaceSelector"], peer["podSelector"]
+            if matches_everything(selector) and (pods.absent or matches_everything(pods)):
                 yield peer
+            blocks.append(peer["ipBlock"])
+    yield from _open_blocks(blocks)
 
 
-def _is_everywhere(block: Node) -> bool:
-    """Return whether a block covers at least half of all addresses and excludes no large range."""
-    if _prefix(block["cidr"]) > _HALF_PREFIX:
-        return False
-    return not any(_prefix(excluded) <= _LARGE_BLOCK_PREFIX for excluded in block["except"].items())
+def _open_blocks(blocks: Iterable[Node]) -> Iterator[Node]:
+    """Yield the largest of several blocks if they are open to at least half of the Internet.
+
+    Blocks that exclude a large range are ignored.
+    """
+    cidrs = [
+        block["cidr"]
+        for block in blocks
+        if not any(_prefix(item) <= _LARGE_BLOCK_PREFIX for item in block["except"].items())
+    ]
+    if _are_everywhere(cidrs):
+        yield min(cidrs, key=_prefix)
+
+
+def _are_everywhere(cidrs: Iterable[Node]) -> bool:
+    """Return whether address blocks together cover at least half of the Internet."""
+    shares = {4: 0.0, 6: 0.0}
+    for network in {network for cidr in cidrs if (network := _network(cidr)) is not None}:
+        shares[network.version] += 2.0 ** (_PUBLIC_BITS[network.version] - network.prefixlen)
+    return max(shares.values()) >= _HALF
+
+
+def _network(cidr: Node) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+    try:
+        return ipaddress.ip_network(cidr.text or "", strict=False)
+    except ValueError:
+        return None
 
 
 def _prefix(cidr: Node) -> int:
     """Return the prefix length of an address block, or 128 if it has none."""
-    length = str(cidr.value).rpartition("/")[2]
-    return int(length) if length.isdecimal() else 128
+    network = _network(cidr)
+    return 128 if network is None else network.prefixlen
 
 
-def _open_cluster_peers(policy: Resource) -> Iterator[Node]:
+def _open_cluster_peers(policy: Resource, selects: Selects) -> Iterator[Node]:
     """Yield the allowed peers of an AdminNetworkPolicy that match every namespace."""
     for rule in policy.root["spec"]["ingress"].items():
         allows = rule["action"].value in ("Allow", "Accept")
@@ -114,25 +151,48 @@ def _open_cluster_peers(policy: Resource) -> Iterator[Node]:
                 yield peer
 
 
-def _open_cilium_rules(policy: Resource) -> Iterator[Node]:
-    """Yield the rules of a Cilium policy that allow all sources to reach every pod."""
+def _open_cilium_rules(policy: Resource, selects: Selects) -> Iterator[Node]:
+    """Yield the rules of a Cilium policy that allow all sources to reach training pods."""
     for spec in (policy.root["spec"], *policy.root["specs"].items()):
-        if not matches_everything(spec["endpointSelector"]):
+        selector = spec["endpointSelector"]
+        if selector.absent or not selects(_without_sources(selector)):
             continue
         for rule in spec["ingress"].items():
             entities = {item.text for item in rule["fromEntities"].items()}
             endpoints = any(matches_everything(item) for item in rule["fromEndpoints"].items())
-            everywhere = any(_prefix(item) <= _HALF_PREFIX for item in rule["fromCIDR"].items())
-            everywhere |= any(_is_everywhere(item) for item in rule["fromCIDRSet"].items())
+            everywhere = _are_everywhere(rule["fromCIDR"].items())
+            everywhere |= any(_open_blocks(rule["fromCIDRSet"].items()))
             limited = any(key.startswith("from") for key, _ in rule.fields())
             if entities & set(_WORLD) or endpoints or everywhere or not limited:
                 yield rule
 
 
-def _open_calico_rules(policy: Resource) -> Iterator[Node]:
-    """Yield the rules of a Calico policy that allow all sources to reach every pod."""
+def _without_sources(selector: Node) -> Node:
+    """Return a selector of Cilium without the sources of labels, such as `k8s:` in `k8s:app`."""
+    labels = {
+        _CILIUM_PREFIX.sub("", key): label.value for key, label in selector["matchLabels"].fields()
+    }
+    terms = [
+        {**item.value, "key": _CILIUM_PREFIX.sub("", item["key"].text or "")}
+        for item in selector["matchExpressions"].items()
+        if isinstance(item.value, dict)
+    ]
+    return Node({"matchLabels": labels, "matchExpressions": terms})
+
+
+def _calico_selector(text: str) -> Node:
+    """Return the labels that a Calico selector requires.
+
+    Parts other than `label == "value"` are ignored, so the result may select more pods.
+    """
+    terms = (_CALICO_LABEL.fullmatch(term) for term in text.split("&&"))
+    return Node({"matchLabels": {found[1]: found[2] for found in terms if found}})
+
+
+def _open_calico_rules(policy: Resource, selects: Selects) -> Iterator[Node]:
+    """Yield the rules of a Calico policy that allow all sources to reach training pods."""
     spec = policy.root["spec"]
-    if spec["selector"].value not in (None, "", _CALICO_ALL):
+    if not selects(_calico_selector(spec["selector"].text or "")):
         return
     for rule in spec["ingress"].items():
         if rule["action"].value == "Allow" and not _is_limited(policy, rule["source"]):
@@ -142,35 +202,36 @@ def _open_calico_rules(policy: Resource) -> Iterator[Node]:
 def _is_limited(policy: Resource, source: Node) -> bool:
     """Return whether the source of a Calico rule is only part of the cluster or Internet."""
     selector, namespaces = source["selector"].value, source["namespaceSelector"].value
-    nets = [_prefix(item) for item in source["nets"].items()]
+    nets = list(source["nets"].items())
     # Without a namespaceSelector, the selector of a namespaced policy applies to its namespace.
     is_global = bool(namespaces) or policy.kind.lower() in _CLUSTER_SCOPED
     return (
         (selector not in (None, "") and not (selector == _CALICO_ALL and is_global))
         or namespaces not in (None, "", *_CALICO_NAMESPACES)
         or not source["serviceAccounts"].absent
-        or (bool(nets) and min(nets) > _HALF_PREFIX)
+        or (bool(nets) and not _are_everywhere(nets))
         or any(_prefix(item) <= _LARGE_BLOCK_PREFIX for item in source["notNets"].items())
     )
 
 
-def _open_antrea_peers(policy: Resource) -> Iterator[Node]:
-    """Yield the peers or rules of an Antrea policy that allow all sources to reach every pod."""
+def _open_antrea_peers(policy: Resource, selects: Selects) -> Iterator[Node]:
+    """Yield the peers or rules of an Antrea policy that open training pods to all sources."""
     spec = policy.root["spec"]
     targets = [target["podSelector"] for target in spec["appliedTo"].items()]
-    if targets and not any(target.absent or matches_everything(target) for target in targets):
+    if targets and not any(map(selects, targets)):
         return
     for rule in spec["ingress"].items():
         if rule["action"].value == "Allow":
             if not rule["from"].value:
                 yield rule
             for peer in rule["from"].items():
-                if matches_everything(peer["namespaceSelector"]) or _is_everywhere(peer["ipBlock"]):
+                if matches_everything(peer["namespaceSelector"]):
                     yield peer
+            yield from _open_blocks(peer["ipBlock"] for peer in rule["from"].items())
 
 
 _OPEN_PEER_FINDERS: Final[
-    list[tuple[str, tuple[str, ...], Callable[[Resource], Iterator[Node]]]]
+    list[tuple[str, tuple[str, ...], Callable[[Resource, Selects], Iterator[Node]]]]
 ] = [
     (
         "policy.networking.k8s.io",
@@ -210,14 +271,14 @@ def namespace_default_deny(stack: Stack, config: NamespaceConfig) -> Iterator[Vi
                 found=f"no default-deny NetworkPolicy in namespace {namespace}",
                 resource=namespace_or_workload(stack, namespace, workload),
             )
+        selects = partial(_selects_training, stack, namespace, config)
         for policy in policies:
-            selector = policy.root["spec"]["podSelector"]
-            if _selects_training(stack, namespace, selector, config):
+            if selects(policy.root["spec"]["podSelector"]):
                 yield from _reported(policy, _open_peers(policy))
         for group, kinds, find in _OPEN_PEER_FINDERS:
             for policy in stack.of_kind(group, *kinds):
                 if policy.namespace in (namespace, None) or policy.kind.lower() in _CLUSTER_SCOPED:
-                    yield from _reported(policy, find(policy))
+                    yield from _reported(policy, find(policy, selects))
 
 
 def _reported(policy: Resource, peers: Iterator[Node]) -> Iterator[Violation]:

@@ -113,6 +113,8 @@ def policy_findings(*rules: Any, **spec: Any) -> list[str]:
         {"ports": [{"port": 1, "endPort": 65535}]},
         {"from": [{"namespaceSelector": {}, "podSelector": {}}]},
         {"from": [{"ipBlock": {"cidr": "::/0"}}]},
+        {"from": [{"ipBlock": {"cidr": "2000::/3"}}]},
+        {"from": [{"ipBlock": {"cidr": f"{first}.0.0.0/2"}} for first in (0, 64, 128, 192)]},
     ],
 )
 def test_network_policy_that_allows_all_traffic_is_rejected(rule: Manifest) -> None:
@@ -136,13 +138,26 @@ CILIUM = ("cilium.io/v2", "CiliumNetworkPolicy")
 CALICO = ("projectcalico.org/v3", "NetworkPolicy")
 
 
-def cilium(rule: Manifest) -> Manifest:
-    return {"endpointSelector": {}, "ingress": [rule]}
+ANTREA = ("crd.antrea.io/v1beta1", "NetworkPolicy")
+TRAINING = "app.kubernetes.io/component"
+
+
+def cilium(rule: Manifest, **labels: str) -> Manifest:
+    return {"endpointSelector": {"matchLabels": labels} if labels else {}, "ingress": [rule]}
+
+
+def antrea(**labels: str) -> Manifest:
+    targets = [{"podSelector": {"matchLabels": labels}}]
+    return {"spec": {"appliedTo": targets, "ingress": [{"action": "Allow"}]}}
 
 
 def calico(**source: Any) -> Manifest:
     ingress = [{"action": "Allow", "source": source}]
     return {"spec": {"selector": "all()", "ingress": ingress}}
+
+
+def calico_for(selector: str) -> Manifest:
+    return {"spec": {"selector": selector, "ingress": [{"action": "Allow"}]}}
 
 
 @pytest.mark.parametrize(
@@ -153,6 +168,15 @@ def calico(**source: Any) -> Manifest:
         (CILIUM, {"specs": [cilium({"fromEndpoints": [{"matchLabels": {"a": "b"}}]})]}, False),
         (CILIUM, {"spec": cilium({"fromCIDRSet": [{"cidr": "10.0.0.0/8"}]})}, False),
         (CILIUM, {"spec": cilium({"fromEndpoints": [], "toPorts": [{"ports": []}]})}, False),
+        (CILIUM, {"spec": cilium({"fromEntities": ["all"]}, **{TRAINING: "training"})}, True),
+        (CILIUM, {"spec": cilium({}, **{f"k8s:{TRAINING}": "training"})}, True),
+        (CILIUM, {"spec": cilium({"fromEntities": ["all"]}, app="web")}, False),
+        (CILIUM, {"spec": cilium({"fromCIDR": ["0.0.0.0/2", "128.0.0.0/2"]})}, True),
+        (ANTREA, antrea(**{TRAINING: "training"}), True),
+        (ANTREA, antrea(app="web"), False),
+        (CALICO, calico_for(f"{TRAINING} == 'training'"), True),
+        (CALICO, calico_for(f"has({TRAINING})"), True),
+        (CALICO, calico_for("app == 'web' && has(a)"), False),
         (CALICO, calico(nets=["0.0.0.0/0"]), True),
         (CALICO, calico(namespaceSelector="all()"), True),
         (CALICO, calico(namespaceSelector="all()", selector="all()"), True),

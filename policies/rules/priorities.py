@@ -8,6 +8,7 @@ from typing import Any, Final
 from pydantic import Field
 
 from policies import cel
+from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
 from policies.settings import SystemConfig
@@ -64,7 +65,7 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
 @resource_rule(
     name="priority-class-bounded",
     description="PriorityClasses have bounded values, and none is the global default. PodGroups "
-    "do not use system priority classes.",
+    "and other objects without pods do not use system priority classes.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Set a smaller value, or raise maxPriority.",
@@ -74,8 +75,7 @@ def priority_not_of_system(pod: Pod, config: PriorityConfig) -> Iterator[Violati
 def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterator[Violation]:
     """Any team can use any class, and pods with a high priority preempt other teams' pods."""
     name = resource.root["spec"]["priorityClassName"]
-    has_pods = resource.record is None or resource.record.pods
-    if name.value in _SYSTEM_CLASSES and not has_pods:
+    if name.value in _SYSTEM_CLASSES and not find_pods(resource):
         yield Violation(name, "one of the platform's PriorityClasses")
     if (resource.group, resource.kind.lower()) not in _PRIORITY_CLASS_KINDS:
         return

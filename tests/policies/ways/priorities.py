@@ -5,6 +5,7 @@ from typing import Any
 from tests.policies.harness import changed
 from tests.policies.ways.kinds import CONTAINER, SPEC, WEB
 from tests.policies.ways.makers import METADATA
+from tests.policies.ways.tenants import added
 from tests.policies.ways.way import Way, way
 
 CRITICAL = "system-node-critical"
@@ -75,4 +76,13 @@ def _prioritized(version: str, kind: str, spec: Any, place: str, value: Any) -> 
     return way(f"a system priority in {place} of a {kind}", WEB, "priority-not-of-system", edit)
 
 
-WAYS = [_prioritized(*kind) for kind in KINDS]
+WAYS = [
+    *(_prioritized(*kind) for kind in KINDS),
+    added(
+        "a system priority in an unknown kind without pods",
+        "config.koordinator.sh/v1alpha1",
+        "ClusterColocationProfile",
+        "priority-class-bounded",
+        spec={"selector": {}, "priorityClassName": CRITICAL},
+    ),
+]

@@ -26,11 +26,12 @@ _DIGEST: Final = re.compile(r"@sha256:[0-9a-f]{64}$")
 _TAG: Final = re.compile(r"^([^@]*/)?[^/:@]*:[^/@]+(@|$)")
 _LATEST: Final = re.compile(r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?latest([-_.][^@/]*)?(@|$)")
 _BRANCH: Final = re.compile(
-    r"(?i)^([^@]*/)?[^/:@]*:([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
+    r"(?i)^([^@]*/)?[^/:@]*:([^@/0-9]*|([^@/]*[-_.])?(nightly|main|master|dev|develop|edge|head|canary"
     r"|unstable|snapshot|trunk|stable|prod|production|staging|release|current|rolling|lts|testing"
     r"|newest|live|next|weekly|daily|preview|tip|experimental|mainline|prerelease|candidate|alpha"
-    r"|beta|test|qa|uat|debug|nonroot|feature|wip)([-_.][^@/]*)?(@|$)"
+    r"|beta|test|qa|uat|debug|nonroot|feature|wip)([-_.][^@/]*)?)(@|$)"
 )
+"""Pattern of tags that are usually moved: those without a digit, and those named like a branch."""
 _VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
 _DEFAULT_REGISTRY: Final = "docker.io"
 _PVC: Final = "pvc://"

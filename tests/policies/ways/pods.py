@@ -100,7 +100,7 @@ WAYS = [
     # images
     *(
         container(f"the moving tag {tag}", "image", f"ghcr.io/team/web:{tag}", "image-tag-fixed")
-        for tag in ("latest", "main", "master", "nightly", "dev", "latest-cuda")
+        for tag in ("latest", "main", "master", "nightly", "dev", "latest-cuda", "gpu", "noble")
     ),
     way(
         "an image from another registry in an init container",

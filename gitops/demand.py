@@ -13,6 +13,7 @@ from decimal import Decimal
 from kube.accelerators import DEVICE_CLASS_PREFIX, device_counts
 from kube.names import (
     GPU_PRODUCT_LABEL,
+    KUEUE_QUEUE_LABEL,
     RUN_LABEL,
     SWEEP_GPU_HOURS_ANNOTATION,
     SWEEP_SHARE_ANNOTATION,
@@ -154,7 +155,12 @@ def _pod_count(maximum: Decimal, pod: Pod) -> Decimal | None:
 
 
 def is_suspended(resource: Resource) -> bool:
-    """Return whether a job's specification suspends the job."""
+    """Return whether a job's specification suspends the job.
+
+    Kueue resumes the jobs in its queues, which are created as suspended.
+    """
+    if resource.labels[KUEUE_QUEUE_LABEL].text:
+        return False
     paths = resource.record.suspend if resource.record is not None else ()
     return any(resource.root.at(path).value is True for path in paths)
 

@@ -49,6 +49,17 @@ def test_a_suspended_job_requests_nothing(kind: JobKind) -> None:
     assert sum(d.total(d.requests, "nvidia.com/gpu") for d in found) == 0
 
 
+def test_a_job_that_kueue_resumes_requests_its_gpus() -> None:
+    job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": plans.metadata("a", labels={"kueue.x-k8s.io/queue-name": "research"}),
+        "spec": {"suspend": True, "parallelism": 2, "template": {"spec": plans.pod(gpus=4)}},
+    }
+    (demand,) = demands_of(job)
+    assert demand.total(demand.requests, "nvidia.com/gpu") == 8
+
+
 @pytest.mark.parametrize(("shared", "gpus"), [(False, 4), (True, 2)])
 def test_devices_of_claims_are_counted_per_pod_or_once_if_pods_share_them(
     shared: bool, gpus: int

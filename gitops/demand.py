@@ -86,7 +86,7 @@ def demands(views: Iterable[View]) -> list[Demand]:
     """
     stack, counted, found = Stack(list(views)), set[str](), list[Demand]()
     for workload in stack.workloads:
-        for pod in workload.pods:
+        for pod in (*workload.pods, *workload.machines):
             demand, claimed = _demand(stack, workload, pod), _claimed_devices(stack, pod)
             own = {**demand.requests, **claimed.pop("", {})}
             found.append(replace(demand, requests=own))
@@ -127,7 +127,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
         labels=_labels(pod.spec["nodeSelector"]),
         pods=pods,
         min_pods=min_pods,
-        requests=_pod_amounts(pod, "requests", "limits"),
+        requests={**_pod_amounts(pod, "requests", "limits"), **_machine_gpus(pod)},
         limits=_pod_amounts(pod, "limits"),
         deadline=seconds(workload.deadline) or seconds(pod.spec["activeDeadlineSeconds"]),
         each_attempt=seconds(workload.deadline) is None or workload.has_pod_deadline,
@@ -169,6 +169,11 @@ def is_schedule(resource: Resource) -> bool:
     """Return whether an object starts other objects repeatedly, as a CronJob does."""
     record = resource.record
     return record is not None and any(CONCURRENCY in pods.count for pods in record.pods)
+
+
+def _machine_gpus(pod: Pod) -> dict[str, Decimal]:
+    """Return the GPUs that a kind requests outside of containers, as for virtual machines."""
+    return pod.gpus(_ROLES.accelerators) if pod.location.machine else {}
 
 
 def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:

@@ -65,6 +65,8 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     record = pod.resource.record or _NO_RECORD
     accelerators, small = settings.accelerators, settings.small_gpus
     requests_gpu = bool(pod.gpu_containers(accelerators))
+    if pod.location.machine:
+        requests_gpu = bool(pod.gpus(accelerators))
     roles = list(record.roles)
     runs_to_completion = record.ends
     if runs_to_completion is None:

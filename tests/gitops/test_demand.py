@@ -60,6 +60,18 @@ def test_a_job_that_kueue_resumes_requests_its_gpus() -> None:
     assert demand.total(demand.requests, "nvidia.com/gpu") == 8
 
 
+def test_gpus_outside_of_containers_are_counted() -> None:
+    worker = {"replicas": 3, "resources": {"limits": {"gpu": "2"}}}
+    deployment = {
+        "apiVersion": "nvidia.com/v1alpha1",
+        "kind": "DynamoGraphDeployment",
+        "metadata": plans.metadata("disagg"),
+        "spec": {"services": {"decode": worker}},
+    }
+    (demand,) = [each for each in demands_of(deployment) if each.gpus]
+    assert (demand.total(demand.requests, "nvidia.com/gpu"), demand.role) == (6, "serving")
+
+
 @pytest.mark.parametrize(("shared", "gpus"), [(False, 4), (True, 2)])
 def test_devices_of_claims_are_counted_per_pod_or_once_if_pods_share_them(
     shared: bool, gpus: int

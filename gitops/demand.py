@@ -51,7 +51,7 @@ class Demand:
     product: str | None
     """GPU model that the pods select; None if they accept any."""
     labels: Mapping[str, str]
-    """Node labels that the pods select."""
+    """Node labels that the pods require."""
     pods: Decimal | None
     """Number of pods (with an autoscaler: the maximum). None if it is unknown."""
     min_pods: Decimal | None
@@ -117,14 +117,15 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
     jobs = stack.runs_of(resource)
     if is_suspended(resource) or (jobs and all(is_suspended(job) for job in jobs)):
         min_pods, pods = None, Decimal(0)
+    labels = _labels(pod)
     return Demand(
         workload=f"{resource.kind} {resource.name}",
         run=_run(resource.name, pod.metadata["labels"][RUN_LABEL].text),
         namespace=resource.namespace or "default",
         queue=queue_of(stack, workload, pod),
         role=pod.role(_ROLES),
-        product=_product(pod),
-        labels=_labels(pod.spec["nodeSelector"]),
+        product=labels.get(GPU_PRODUCT_LABEL),
+        labels=labels,
         pods=pods,
         min_pods=min_pods,
         requests={**_pod_amounts(pod, "requests", "limits"), **_machine_gpus(pod)},
@@ -200,24 +201,19 @@ def _container_amounts(container: Container, fields: tuple[str, ...]) -> dict[st
     return amounts
 
 
-def _product(pod: Pod) -> str | None:
-    chosen = pod.spec["nodeSelector"][GPU_PRODUCT_LABEL].text
-    if chosen is not None:
-        return chosen
+def _labels(pod: Pod) -> dict[str, str]:
+    """Return the node labels that a pod requires; alternative values are joined with `or`."""
     required = pod.spec["affinity"]["nodeAffinity"][
         "requiredDuringSchedulingIgnoredDuringExecution"
     ]
     terms = list(required["nodeSelectorTerms"].items())
-    # Terms are alternatives, so they determine a model only if there is exactly one term.
+    found = {}
+    # Terms are alternatives, so they determine labels only if there is exactly one term.
     for expression in terms[0]["matchExpressions"].items() if len(terms) == 1 else ():
-        if expression["key"].text == GPU_PRODUCT_LABEL and expression["operator"].text == "In":
-            values = [value.text or "" for value in expression["values"].items()]
-            return " or ".join(sorted(values)) or None
-    return None
-
-
-def _labels(selector: Node) -> dict[str, str]:
-    return {key: node.text or "" for key, node in selector.fields()}
+        values = sorted(value.text or "" for value in expression["values"].items())
+        if expression["operator"].text == "In" and values:
+            found[expression["key"].text or ""] = " or ".join(values)
+    return found | {key: node.text or "" for key, node in pod.spec["nodeSelector"].fields()}
 
 
 def with_gpus(demands: Iterable[Demand]) -> Iterator[Demand]:

@@ -56,9 +56,15 @@ def test_server_is_charged_for_the_whole_month() -> None:
     assert (item.now_hour, item.role) == (0, "serving")
 
 
-def test_spot_price_depends_on_node_selector_and_queue() -> None:
+def test_spot_price_depends_on_required_labels_and_queue() -> None:
     spot = plans.volcano_job(nodeSelector={"capacity": "spot"})
     (item,) = cost(plans.same(spot))
+    assert (item.purchase, item.price) == ("spot", 1)
+    expression = {"key": "capacity", "operator": "In", "values": ["spot"]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    affine = plans.volcano_job(affinity={"nodeAffinity": required})
+    (item,) = cost(plans.same(affine))
     assert (item.purchase, item.price) == ("spot", 1)
     night = plans.volcano_job()
     night["spec"]["queue"] = "night"

@@ -2,7 +2,8 @@
 
 Requests are computed as in Kubernetes. A pod's request is the larger of two values: the sum over
 its long-running containers, and the maximum request of an init container plus the sidecars before
-it. A limit without a request counts as a request.
+it. A limit without a request counts as a request. If the pod itself sets a request, it applies
+instead.
 """
 
 from collections import defaultdict
@@ -21,7 +22,6 @@ from kube.names import (
 from kube.quantities import quantity_or_none
 from kube.workloads.kubernetes import CONCURRENCY
 from kube.workloads.record import Role
-from policies.containers import Container
 from policies.controllers import Workload
 from policies.counts import UNLIMITED
 from policies.demand import max_pods, queue_of
@@ -184,17 +184,21 @@ def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:
     for container in sorted(
         pod.containers, key=lambda c: not (c.kind == "init" or c.is_init_sidecar)
     ):
-        for name, amount in _container_amounts(container, fields).items():
+        for name, amount in _amounts(container.resources, fields).items():
             peak[name] = max(peak[name], running[name] + amount)
             if container.is_long_running:
                 running[name] += amount
-    return dict(sorted(peak.items()))
+    if pod.location.containers or pod.location.machine:
+        return dict(sorted(peak.items()))
+    # Resources of the pod itself replace the sum, and its limits are the default of its requests.
+    own, default = (_amounts(pod.spec["resources"], each) for each in (fields[:1], fields[1:]))
+    return dict(sorted({**default, **peak, **own}.items()))
 
 
-def _container_amounts(container: Container, fields: tuple[str, ...]) -> dict[str, Decimal]:
+def _amounts(resources: Node, fields: tuple[str, ...]) -> dict[str, Decimal]:
     amounts: dict[str, Decimal] = {}
     for field in reversed(fields):
-        for name, node in container.resources[field].fields():
+        for name, node in resources[field].fields():
             amount = quantity_or_none(node.value)
             if amount is not None:
                 amounts[name] = amount

@@ -106,6 +106,25 @@ def test_a_pod_requests_the_larger_of_all_containers_and_each_init_container() -
     assert demand.total(demand.requests, "nvidia.com/gpu") == 6
 
 
+@pytest.mark.parametrize(
+    ("resources", "cpu", "limit"),
+    [
+        ({"requests": {"cpu": "8"}, "limits": {"cpu": "16"}}, 8, 16),
+        ({"limits": {"cpu": "16"}}, 6, 16),
+        ({"limits": {"memory": "1Gi"}}, 6, 4),
+    ],
+)
+def test_resources_of_the_pod_replace_the_sum_of_its_containers(
+    resources: dict[str, Any], cpu: int, limit: int
+) -> None:
+    job = plans.volcano_job(gpus=2, resources=resources)
+    pod = job["spec"]["tasks"][0]["template"]["spec"]
+    pod["containers"].append({"name": "b", "resources": {"requests": {"cpu": "2"}}})
+    (demand,) = demands_of(job)
+    assert (demand.requests["cpu"], demand.gpus) == (cpu, {"nvidia.com/gpu": 2})
+    assert demand.limits["cpu"] == limit
+
+
 @pytest.mark.parametrize("name", ["nvidia.com/gpu", "volcano.sh/vgpu-number"])
 def test_gpu_memory_does_not_count_as_gpus(name: str) -> None:
     job = plans.volcano_job()

@@ -17,7 +17,7 @@ KINDS: Final = "kinds"
 _RECORD: Final = TypeAdapter(WorkloadKind)
 _KEY_FIELDS: Final = ("group", "kind")
 """Record fields that are set from the record's key."""
-_TEXT_FIELDS: Final = ("labels", "unseen", "values")
+_TEXT_FIELDS: Final = ("labels", "unseen", "values", "adapter")
 """Fields that may contain any text. Names in other fields, such as roles, are also valid paths."""
 
 

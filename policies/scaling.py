@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from decimal import Decimal
 
 from kube.quantities import quantity_or_none
@@ -52,10 +52,19 @@ class Scalings:
         The key of the whole resource is the empty string.
         """
         limits: dict[str, Decimal] = {}
-        for scaling in self.for_target(target):
+        for scaling in (*self.for_target(target), *self._through_adapters(target)):
             limit = max(scaling.minimum, scaling.maximum)
             limits[scaling.part] = max(limit, limits.get(scaling.part, limit))
         return limits
+
+    def _through_adapters(self, target: Resource) -> Iterator[Scaling]:
+        """Yield the autoscalers of the objects through which parts of a resource are scaled."""
+        adapter = target.record.adapter.lower() if target.record is not None else ""
+        prefix = f"{target.name.lower()}-"
+        for (namespace, kind, name), scalings in self._by_target.items() if adapter else ():
+            if (namespace, kind) == (target.namespace, adapter) and name.startswith(prefix):
+                part = name.removeprefix(prefix)
+                yield from (replace(scaling, part=part) for scaling in scalings)
 
 
 def _entry(resource: Resource, scaler: Scaler) -> tuple[tuple[str | None, str, str], Scaling]:

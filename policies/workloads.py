@@ -186,8 +186,9 @@ class Pod:
         factors: list[Decimal | None] = [] if rollout is None else [copies(root, rollout)]
         for count in self.location.count:
             is_scaled = record.scaled in count.paths
-            part = (value_near_pod(root, count.part, steps).text or "") if count.part else ""
-            limit = scaled.get(part) if scaled and (is_scaled or part) else None
+            part = _part_name(value_near_pod(root, count.part, steps)) if count.part else ""
+            names = (part, part.lower()) if scaled and (is_scaled or part) else ()
+            limit = next((scaled[name] for name in names if scaled and name in scaled), None)
             number = upper_bound(root, count, steps) if limit is None else limit
             if is_scaled and rollout is not None and number is not None:
                 number = with_surge(root, rollout, number)
@@ -307,6 +308,11 @@ class Pod:
         if key not in self._roles:
             self._roles[key] = role_of(self, settings)
         return self._roles[key]
+
+
+def _part_name(node: Node) -> str:
+    """Return the name of a part from the value at `Count.part`."""
+    return str(node.key) if isinstance(node.value, dict) else node.text or ""
 
 
 def _start_order(container: Container) -> int:

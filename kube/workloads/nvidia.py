@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
-from kube.workloads.control import DEFAULT_ROLLOUT
+from kube.workloads.control import DEFAULT_ROLLOUT, Scaler
 from kube.workloads.kubernetes import NOT_RUN
 from kube.workloads.record import AddedClaims, Count, Devices, Pods, WorkloadKind
 from kube.workloads.serving import PROBES, SERVING
@@ -82,13 +82,14 @@ NIM: Final = [
 ]
 
 
-def _dynamo(component: str) -> Iterator[Pods]:
+def _dynamo(component: str, part: str = "") -> Iterator[Pods]:
     """Yield the pods of a Dynamo component, in both versions of the API."""
     replicas = (
         Count(
             paths=(f"{component}.replicas",),
             maxima=(f"{component}.autoscaling.maxReplicas",),
             rollout=DEFAULT_ROLLOUT,
+            part=part,
         ),
         Count(paths=(f"{component}.multinode.nodeCount",)),
     )
@@ -127,9 +128,24 @@ DYNAMO: Final = [
     WorkloadKind(
         group="nvidia.com",
         kind="DynamoGraphDeployment",
-        pods=(*_dynamo("spec.services.*"), *_dynamo("spec.components.*")),
+        pods=(
+            *_dynamo("spec.services.*", "spec.services.*"),
+            *_dynamo("spec.components.*", "spec.components.*.name"),
+        ),
         roles=SERVING,
         ends=False,
+        adapter="DynamoGraphDeploymentScalingAdapter",
+    ),
+    WorkloadKind(
+        group="nvidia.com",
+        kind="DynamoGraphDeploymentScalingAdapter",
+        scaler=Scaler(
+            target="spec.dgdRef",
+            target_kind="DynamoGraphDeployment",
+            part="spec.dgdRef.serviceName",
+            minimum="spec.replicas",
+            maximum="spec.replicas",
+        ),
     ),
     WorkloadKind(
         group="nvidia.com",

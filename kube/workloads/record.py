@@ -66,7 +66,10 @@ class Count:
     rollout: Rollout | None = None
     """Update strategy of these pods."""
     part: str = ""
-    """Path of the name by which an autoscaler selects these pods (`Scaler.part`)."""
+    """Path of the name by which an autoscaler selects these pods (`Scaler.part`).
+
+    If the value is an object, its key is the name.
+    """
     member: str = ""
     """Path of the name by which a list at `members` selects these pods."""
     members: str = ""
@@ -195,6 +198,12 @@ class WorkloadKind:
     """Fields of the autoscaler, if the kind is an autoscaler."""
     scaled: str = "spec.replicas"
     """Path of the number of replicas that an autoscaler sets."""
+    adapter: str = ""
+    """Kind of the objects through which autoscalers scale a part (`Count.part`).
+
+    Their names consist of the name of this object, a hyphen and the name of the part, in lower
+    case.
+    """
     rollout: Rollout | None = None
     """Update strategy of the pods."""
     suspend: tuple[str, ...] = ("spec.suspend",)

@@ -371,7 +371,7 @@ def _role_group(kind: str, *groups: str) -> WorkloadKind:
     for group in groups:
         for template, size in _ROLE_TEMPLATES.items():
             sizes = (Count(paths=(f"{group}.roles.*.{size}",)),) if size else ()
-            replicas = Count(paths=(f"{group}.roles.*.replicas",))
+            replicas = Count(paths=(f"{group}.roles.*.replicas",), part=f"{group}.roles.*.name")
             at = f"{group}.roles.*.{template}.spec"
             pods.append(Pods(at=at, count=(*outer, replicas, *sizes)))
         pods.append(Pods(at=f"{group}.roleTemplates.*.template.spec", count=NOT_RUN))
@@ -382,6 +382,7 @@ def _role_group(kind: str, *groups: str) -> WorkloadKind:
         roles=SERVING,
         ends=False,
         opaque=tuple(f"{group}.roles.*.{field}" for group in groups for field in _ROLE_PATCHES),
+        adapter="RoleBasedGroupScalingAdapter",
     )
 
 

@@ -28,7 +28,41 @@ def machine(kind: str, spec: dict[str, Any], group: str = "kubevirt.io/v1") -> d
 
 VM = {"domain": {"devices": {"gpus": [{"name": "a", "deviceName": "nvidia.com/GH100_H100"}]}}}
 
+ADAPTER = "DynamoGraphDeploymentScalingAdapter"
+
+
+def scaled(api_version: str, kind: str, spec: dict[str, Any]) -> tuple[str, Any]:
+    """Return an edit that adds an object that scales Dynamo's service `decode`."""
+    metadata = {"name": "disagg-decode", "namespace": "team"}
+    return "1", {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
+
+
 WAYS = [
+    # adapters
+    over_budget(
+        "an autoscaler of an adapter",
+        "dynamo_services",
+        20,
+        scaled(
+            "autoscaling/v2",
+            "HorizontalPodAutoscaler",
+            {
+                "scaleTargetRef": {"kind": ADAPTER, "name": "disagg-decode"},
+                "minReplicas": 1,
+                "maxReplicas": 100,
+            },
+        ),
+    ),
+    over_budget(
+        "an adapter of a service",
+        "dynamo_services",
+        20,
+        scaled(
+            "nvidia.com/v1alpha1",
+            ADAPTER,
+            {"replicas": 100, "dgdRef": {"name": "disagg", "serviceName": "decode"}},
+        ),
+    ),
     # rollouts
     over_budget(
         "the update surge of a Deployment",

@@ -80,6 +80,8 @@ VALUE: Final = re.compile(
     r"|\"auths\"\s*:\s*\{\s*\"[^\"]{1,253}\"\s*:\s*\{[^{}]{0,300}\"auth\"\s*:\s*\"[A-Za-z0-9+/]{8}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
+    # The data source name of Go's driver for MySQL, such as `user:password@tcp(db:3306)`.
+    r"|\b[A-Za-z0-9_.-]{1,64}:[^\s:@/$({]{3,200}@(tcp|unix)\("
     # The password of a URL, unless it is a shell variable in upper case, such as `$TOKEN`.
     r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:"
     r"(([^/\s:@$]|\$[A-Z0-9_]*[^A-Z0-9_/\s:@])[^/\s:@]*[^/\s:@)}>]"

@@ -156,6 +156,7 @@ HARMLESS = [
             "python -c 'login(api_key=key, password=args.password)'",
             "wandb login --relogin && train max_new_tokens=2-3",
             "train --tokenizer a --pad_token_id=1234",
+            "migrate $(DB_USER):$(DB_PASS)@tcp(db:3306)/app root@tcp(db:3306)/app",
             "EOS_TOKEN=128001 PAD_TOKEN='end_of_text' train --token auto",
         )
     ),

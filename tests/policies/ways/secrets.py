@@ -55,6 +55,7 @@ WAYS = [
         )
         for name in ("apiKey", "secretKey", "authToken")
     ),
+    variable("DATA_SOURCE", "app:correct-horse@tcp(db:3306)/app"),
     # tokens and secrets
     way(
         "the API server token",

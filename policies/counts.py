@@ -92,7 +92,9 @@ def _adjusted(root: Node, count: Count, pod_path: Sequence[Key], number: Decimal
     return number if limit is None else min(number, limit)
 
 
-def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
+def with_surge(
+    root: Node, rollout: Rollout, number: Decimal, pod_path: Sequence[Key] = ()
+) -> Decimal:
     """Return the maximum number of replicas during a rolling update.
 
     For an update that runs all old and new pods at the same time, return half of the total; the
@@ -106,7 +108,8 @@ def with_surge(root: Node, rollout: Rollout, number: Decimal) -> Decimal:
         return max(number, (number + added) / 2)
     if rollout.without and root.at(rollout.without).present:
         return number
-    max_surge = root.at(rollout.at)["maxSurge"] if rollout.at else Node(None)
+    update = value_near_pod(root, rollout.at, pod_path) if rollout.at else Node(None)
+    max_surge = update["maxSurge"]
     surge = rollout.surge if max_surge.absent else max_surge.value
     if isinstance(surge, str) and surge.endswith("%"):
         percent = quantity_or_none(surge.removesuffix("%")) or Decimal(0)

@@ -193,7 +193,8 @@ class Pod:
             if is_scaled and rollout is not None and number is not None:
                 number = with_surge(root, rollout, number)
             if count.rollout is not None and surge and number is not None:
-                number = with_surge(root, count.rollout, number) * copies(root, count.rollout)
+                number = with_surge(root, count.rollout, number, steps)
+                number *= copies(root, count.rollout)
             factors.append(number)
         return product(factors)
 

@@ -371,7 +371,9 @@ def _role_group(kind: str, *groups: str) -> WorkloadKind:
     for group in groups:
         for template, size in _ROLE_TEMPLATES.items():
             sizes = (Count(paths=(f"{group}.roles.*.{size}",)),) if size else ()
-            replicas = Count(paths=(f"{group}.roles.*.replicas",), part=f"{group}.roles.*.name")
+            role = f"{group}.roles.*"
+            update = Rollout(at=f"{role}.rolloutStrategy.rollingUpdate")
+            replicas = Count(paths=(f"{role}.replicas",), part=f"{role}.name", rollout=update)
             at = f"{group}.roles.*.{template}.spec"
             pods.append(Pods(at=at, count=(*outer, replicas, *sizes)))
         pods.append(Pods(at=f"{group}.roleTemplates.*.template.spec", count=NOT_RUN))

@@ -218,6 +218,20 @@ def cliques(member: str, scaling: dict[str, Any]) -> dict[str, Any]:
         ),
         (
             ROLES,
+            "RoleBasedGroup",
+            {
+                "roles": [
+                    {
+                        "replicas": 2,
+                        "rolloutStrategy": {"rollingUpdate": {"maxSurge": "100%"}},
+                        "standalonePattern": TEMPLATE,
+                    }
+                ]
+            },
+            "32",
+        ),
+        (
+            ROLES,
             "RoleBasedGroupSet",
             {
                 "replicas": 3,

@@ -24,13 +24,12 @@ _CONTAINER_LISTS = frozenset({"containers", "initContainers", "ephemeralContaine
 _POD_FIELDS = frozenset(
     {"serviceAccountName", "nodeSelector", "tolerations", "volumes", "affinity", "restartPolicy"}
 )
-_SECURITY_FIELDS = frozenset(
-    {"securityContext", "podSecurityContext", "containerSecurityContext"}
-    | {"hostNetwork", "hostPID", "hostIPC"}
-)
-"""Fields that only pods and containers have. One that is neither empty nor false is evidence."""
+_SECURITY_CONTEXT = re.compile(r"(?i)(pod|container)?securityContext")
+_HOST_NAMESPACES = ("hostNetwork", "hostPID", "hostIPC")
+_UNSAFE_FLAGS = ("privileged", "allowPrivilegeEscalation", "hostProcess")
+_IDS = ("runAsUser", "runAsGroup", "fsGroup")
 _IMAGE = "image"
-_SECURITY, _MODEL = "a security setting", "a model"
+_SECURITY, _MODEL = "an unsafe security setting", "a model"
 _EVIDENCE_IN_KNOWN_KINDS = ("a pod", "a container", "a manifest", _SECURITY)
 """Types of evidence that the rule also searches for in objects of known kinds."""
 _MANIFEST = re.compile(r"(?s)apiVersion.*\bkind\b|\bkind\b.*apiVersion")
@@ -92,7 +91,7 @@ def _workload_evidence(node: Node, config: GpuConfig) -> str:
         return "a pod"
     if any(_is_image_field(key, child) for key, child in keys.items()):
         return "a container"
-    if any(child.value for key, child in keys.items() if key in _SECURITY_FIELDS):
+    if any(_is_unsafe_setting(key, child.value) for key, child in keys.items()):
         return _SECURITY
     if any("://" in (child.text or "") for k, child in keys.items() if MODEL_FIELD.fullmatch(k)):
         return _MODEL
@@ -110,6 +109,25 @@ def _gpu_count(node: Node) -> str:
     keys = (key for key, _ in fields if _GPU_COUNT.fullmatch(key))
     paths = (path for key in keys for path in (key, f"{key}.count", f"{key}.value"))
     return next((path for path in paths if (quantity_or_none(node.at(path).value) or 0) > 0), "")
+
+
+def _is_unsafe_setting(key: str, value: Any) -> bool:
+    """Return whether a field shares namespaces of the host, or is an unsafe security context."""
+    if key in _HOST_NAMESPACES:
+        return value not in (None, False)
+    is_context = isinstance(value, dict) and bool(_SECURITY_CONTEXT.fullmatch(key))
+    return is_context and any_field(value, _is_unsafe)
+
+
+def _is_unsafe(key: str, value: Any) -> bool:
+    """Return whether a field of a security context is less safe than its default."""
+    if key in _UNSAFE_FLAGS:
+        return value not in (None, False)
+    if key == "runAsNonRoot" or key in _IDS:
+        return value in (False, 0)
+    if key == "procMount":
+        return value not in (None, "Default")
+    return value == "Unconfined" or (key in ("add", "sysctls") and bool(value))
 
 
 def _is_image_field(key: str, node: Node) -> bool:

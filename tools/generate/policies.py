@@ -102,9 +102,9 @@ a violation.
 ## Custom kinds
 
 [kind-known](#kind-known) rejects an object of an unknown kind that contains a pod, a container, an
-image, a security setting, an accelerator, the URI of a model, a manifest as text or the target of
-an autoscaler. It also rejects an object of a known kind with a container, a pod, a security setting
-or a manifest in a field that is not in the kind's record.
+image, an unsafe security setting, an accelerator, the URI of a model, a manifest as text or the
+target of an autoscaler. It also rejects an object of a known kind with a container, a pod, an
+unsafe security setting or a manifest in a field that is not in the kind's record.
 Add a record of the kind to the configuration file, keyed by `Kind.group`:
 
 ```json

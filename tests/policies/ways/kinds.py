@@ -50,6 +50,7 @@ KINDS = [
             ("hostPID", True),
             ("securityContext", {"privileged": True}),
             ("podSecurityContext", {"runAsUser": 0}),
+            ("containerSecurityContext", {"capabilities": {"add": ["SYS_ADMIN"]}}),
         )
     ),
     unknown_kind(
@@ -179,6 +180,24 @@ HARMLESS = [
         ("0/apiVersion", "example.com/v1"),
         ("0/kind", "Thing"),
         ("0/spec", {"size": 3, "members": ["a", "b"], "labels": {"a": "b"}}),
+    ),
+    way(
+        "an unknown kind with a safe security context",
+        WEB,
+        "",
+        ("0/apiVersion", "example.com/v1"),
+        ("0/kind", "Thing"),
+        (
+            "0/spec",
+            {
+                "hostNetwork": False,
+                "podSecurityContext": {"runAsNonRoot": True, "runAsUser": 1000},
+                "securityContext": {
+                    "privileged": False,
+                    "capabilities": {"drop": ["ALL"], "add": []},
+                },
+            },
+        ),
     ),
     way(
         "a ConfigMap with an image and pod fields",

@@ -34,6 +34,10 @@ LARGE_JSON: Final = 1 << 16
 CLIENT_GONE: Final = 499
 """nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
 
+MAX_ENCODED_PATH: Final = 1 << 10
+"""Maximum length of a path that is decoded. Longer ones match no route, and decoding 64 KiB would
+block the event loop for up to 7 ms."""
+
 _ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
 """Scheme and authority of a request target in absolute form (RFC 9112, section 3.2.2)."""
 
@@ -115,7 +119,8 @@ class Request:
         """
         path = self.path.partition("?")[0]
         path = path if path.startswith("/") else _ORIGIN.sub("", path)
-        self.path = unquote(re.sub("(?i)%(?=2f)", "%25", path)) if "%" in path else path
+        encoded = "%" in path and len(path) <= MAX_ENCODED_PATH
+        self.path = unquote(re.sub("(?i)%(?=2f)", "%25", path)) if encoded else path
 
     def append(self, data: bytes) -> None:
         """Append a part of the body."""

@@ -485,6 +485,13 @@ async def test_request_target_may_have_the_absolute_form(origin: bytes) -> None:
     assert application.ended == ["/now"]
 
 
+@pytest.mark.parametrize(("length", "decoded"), [(300, True), (20_000, False)])
+def test_only_paths_that_may_match_a_route_are_decoded(length: int, decoded: bool) -> None:
+    request = Request(path="/" + "%61" * length)
+    request.decode_path()
+    assert request.path == "/" + ("a" if decoded else "%61") * length
+
+
 async def test_error_for_a_head_request_has_no_body() -> None:
     connection, transport, _ = connected()
     receive(connection, b"HEAD /now HTTP/1.1\r\nHost: a\r\nHost: a\r\n\r\n")

@@ -72,12 +72,14 @@ async def _serve(config: InferenceConfig) -> None:
         engine.drain()
         await asyncio.sleep(config.notice_seconds)
         deadline = time.monotonic() + left
-        if not await http.stop(left):
+        if not await http.drain(left):
             emit("drain_timeout", model=config.model_name, in_flight=metrics.in_flight)
         left = deadline - time.monotonic()
     finally:
         deadline = time.monotonic() + left
+        # This answers the remaining requests with 503, so close their connections later.
         await engine.close(left)
+        http.stop()
         admin.stop()
     if service.tracing is not None:
         service.tracing.close(max(MIN_EXPORT_SECONDS, deadline - time.monotonic()))

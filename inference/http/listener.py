@@ -181,7 +181,7 @@ class Listener:
         except (OSError, asyncio.CancelledError):
             client.close()
 
-    async def stop(self, seconds: float) -> bool:
+    async def drain(self, seconds: float) -> bool:
         """Close the listening socket and wait until all requests are answered.
 
         Return False if this takes longer than `seconds`.
@@ -190,10 +190,12 @@ class Listener:
             self._listening.cancel()
         elif self._listening is not None:
             self._listening.close()
-        done = await self.limits.drain(seconds)
+        return await self.limits.drain(seconds)
+
+    def stop(self) -> None:
+        """Close all connections."""
         self._handshakes.stop()
         self.limits.stop()
-        return done
 
 
 class AdminListener:

@@ -87,7 +87,7 @@ def test_sigterm_makes_the_server_unready_and_finishes_requests_in_flight(
         server.program.await_output('"event": "stopped"')
 
 
-def test_requests_that_exceed_the_drain_time_delay_the_exit_only_once(tmp_path: Path) -> None:
+def test_requests_that_exceed_the_drain_time_get_503_before_the_exit(tmp_path: Path) -> None:
     write_probe(tmp_path / "export")
     handler = "tests.inference.engine.probes:Probe"
     settings = {"handler": handler, "notice_seconds": 0, "drain_seconds": 15}
@@ -103,6 +103,7 @@ def test_requests_that_exceed_the_drain_time_delay_the_exit_only_once(tmp_path: 
             server.program.signal(signal.SIGTERM)
             assert server.program.exit_code() == 0
             assert 15 <= time.monotonic() - begun < 29
+            assert slow.recv(65536).startswith(b"HTTP/1.1 503 ")
         server.program.await_output('"event": "drain_timeout"')
 
 

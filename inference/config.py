@@ -63,8 +63,8 @@ class InferenceConfig(BaseModel):
     body_seconds: Seconds = 30.0
     """Maximum time (s) for a request body to arrive."""
     max_buffered_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**40)
-    """Maximum total size of bodies and unsent responses in memory; beyond it, requests are rejected
-    with 429."""
+    """Maximum total size of requests and unsent responses in memory; beyond it, requests are
+    rejected with 429."""
     max_json_bytes: Size = 2 * 2**20
     """Maximum size of the JSON in a request, and of the values that a response returns as JSON;
     send larger tensors in binary form."""

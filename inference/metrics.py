@@ -115,7 +115,7 @@ class Metrics(Collector, Observer):
             yield CounterMetricFamily(f"inference_{name}", text, count)
         for name, text, value in (
             ("requests_in_flight", "Requests in flight", self.in_flight),
-            ("buffered_bytes", "Size of bodies and unsent responses in memory", buffered),
+            ("buffered_bytes", "Size of requests and unsent responses in memory", buffered),
             ("queue_depth", "Samples queued for a worker", engine.queued),
             ("ready", "1 if the server is ready for requests", int(not engine.reason)),
         ):

@@ -85,10 +85,10 @@ class Connection(asyncio.Protocol):
     def sheddable(self) -> bool:
         """True if the connection may be dropped to free memory.
 
-        This is the case while it waits for its client (to send the rest of a body, or to read a
+        This is the case while it waits for its client (to send the rest of a request, or to read a
         response) or for a turn to parse large JSON.
         """
-        return self._in_body or self._output.awaits_client or self._awaits_parsing
+        return self._reading is not None or self._output.awaits_client or self._awaits_parsing
 
     @property
     def _awaits_parsing(self) -> bool:
@@ -208,9 +208,12 @@ class Connection(asyncio.Protocol):
                 self._reject(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
         if self._reading is not None and not self._input_ended:
             # Trailers and chunk extensions count as headers, until the next part of a body arrives.
-            self._head_bytes += min(len(data), PIECE_BYTES)
+            size = min(len(data), PIECE_BYTES)
+            self._head_bytes += size
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
                 self._reject(HttpError(431, f"the headers are larger than {MAX_HEAD_BYTES} bytes"))
+            elif not (self._in_body or self.reserve(self._reading, size)):
+                self._reject(self._application.memory_limit_error)
 
     def _ignore_upgrade(self, rest: bytes) -> None:
         """Continue after the headers of a request that offers an upgrade, such as to HTTP/2."""
@@ -360,7 +363,7 @@ class Connection(asyncio.Protocol):
         """Free memory by dropping all data that waits for the client or for a turn."""
         self._limits.release(self, min(len(self._unparsed), self.charged))
         self._unparsed = b""
-        if self._in_body:
+        if self._reading is not None:
             self._reject(self._application.memory_limit_error)
         elif self._awaits_parsing:
             request = self._queue.popleft()

@@ -110,7 +110,7 @@ class Limits:
     def __init__(self, config: InferenceConfig, max_connections: int) -> None:
         self.config = config
         self.buffered = 0
-        """Bytes of bodies and unsent responses."""
+        """Bytes of requests and unsent responses."""
         self._max_connections = max_connections
         self._max_per_peer = max(1, int(max_connections * config.max_share_per_peer))
         self._max_bytes_per_peer = config.max_bytes_per_peer

@@ -150,6 +150,20 @@ async def test_chunk_extensions_do_not_count_as_headers() -> None:
     assert not transport.written
 
 
+async def test_long_head_is_charged_until_it_is_answered_or_dropped() -> None:
+    for arrived, status in ((b"\r\n\r\n", b"200"), (b"", b"503")):
+        connection, transport, _ = connected()
+        receive(connection, b"GET /now HTTP/1.1\r\nHost: a\r\nA: " + b"x" * 50_000)
+        assert connection.charged >= 50_000
+        assert connection.sheddable
+        if arrived:
+            receive(connection, arrived)
+        else:
+            connection.shed()
+        assert transport.written.startswith(b"HTTP/1.1 " + status)
+        assert connection.charged == 0
+
+
 async def test_body_timeout_excludes_the_time_of_earlier_requests() -> None:
     connection, transport, application = connected()
     receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")

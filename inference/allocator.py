@@ -40,9 +40,15 @@ def return_large_blocks() -> bool:
     return _set((_MMAP_THRESHOLD, _LARGE_BLOCK), (_TRIM_THRESHOLD, 16 * _LARGE_BLOCK))
 
 
+def return_free_memory() -> None:
+    """Make glibc return free memory to the system, even between blocks that are in use.
+
+    By default, glibc returns only the free memory at the end of the heap.
+    """
+    # Other C libraries, such as musl, lack the functions of glibc's allocator.
+    getattr(ctypes.CDLL(None), "malloc_trim", int)(0)
+
+
 def _set(*settings: tuple[int, int]) -> bool:
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError):
-        return False
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", lambda *_: 0)
     return all(mallopt(name, value) == 1 for name, value in settings)

@@ -86,12 +86,8 @@ class Request:
             for name in outputs:
                 if len({part[name].shape[1:] for part in parts}) > 1:
                     largest = max(len(part[name]) for part in parts)
-                    self.fail(
-                        InputError(
-                            f"the output {name} has different shapes in the batches of this "
-                            f"request: send at most {largest} samples at once"
-                        )
-                    )
+                    text = f"the output {name} has different shapes in the batches of this request"
+                    self.fail(InputError(f"{text}: send at most {largest} samples at once"))
                     return
             outputs = {name: np.concatenate([part[name] for part in parts]) for name in outputs}
         self.future.set_result(

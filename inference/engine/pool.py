@@ -50,11 +50,7 @@ class Pool:
     """The loaded model; set by `start`."""
 
     def __init__(
-        self,
-        config: InferenceConfig,
-        manifest: Manifest,
-        compile_cache: Path,
-        observer: Observer,
+        self, config: InferenceConfig, manifest: Manifest, compile_cache: Path, observer: Observer
     ) -> None:
         self._config, self._manifest, self._observer = config, manifest, observer
         self._loop = asyncio.get_running_loop()

@@ -75,6 +75,11 @@ _KEY_REQUIRED: Final = (
 )
 
 
+def _pattern(path: str) -> str:
+    versioned = path.replace("/v2/models/{model}", _VERSIONED_PATTERN)
+    return versioned.replace("{model}", _MODEL_PATTERN)
+
+
 class Application:
     """HTTP application that answers the requests of one port."""
 
@@ -88,14 +93,7 @@ class Application:
             for path, route in routes.items()
         }
         self._patterns = [
-            (
-                path.replace("/v2/models/{model}", _VERSIONED_PATTERN).replace(
-                    "{model}", _MODEL_PATTERN
-                ),
-                route,
-            )
-            for path, route in routes.items()
-            if "{model}" in path
+            (_pattern(path), route) for path, route in routes.items() if "{model}" in path
         ]
         self._min_logged_status = _MIN_LOGGED_STATUS[service.config.request_log]
         self._id_prefix, self._id_numbers = os.urandom(6).hex(), count(1)

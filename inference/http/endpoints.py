@@ -106,17 +106,13 @@ def _live(service: Service, _: Request, __: Reserve) -> Response:
     return json_response({"live": alive}, 200 if alive else 503)
 
 
-def _ready(service: Service, _: Request, __: Reserve) -> Response:
-    return _readiness(service)
-
-
-def _model_ready(service: Service, request: Request, _: Reserve) -> Response:
+def _model_ready(service: Service, request: Request, reserve: Reserve) -> Response:
     if service.engine.pool is not None:
         service.pool(request.version)
-    return _readiness(service, name=service.config.model_name)
+    return _ready(service, request, reserve, name=service.config.model_name)
 
 
-def _readiness(service: Service, **fields: str) -> Response:
+def _ready(service: Service, _: Request, __: Reserve, **fields: str) -> Response:
     reason = service.engine.reason
     if not reason:
         return json_response({**fields, "ready": True})

@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
+from inference.allocator import return_free_memory
 from inference.config import InferenceConfig
 from workload.report import emit
 
@@ -16,6 +17,10 @@ if TYPE_CHECKING:
     from inference.http.connection import Connection
 
 SWEEP_SECONDS: Final = 0.5
+
+RETURNED_BYTES: Final = 1 << 25
+"""Decrease of the buffered bytes after which a sweep returns free memory to the system. This takes
+about 1 ms per 15 MiB."""
 
 LINGER_SECONDS: Final = 2.0
 """Time (s) for which a rejected body is still received and discarded. Otherwise, the client might
@@ -223,8 +228,13 @@ class Limits:
         return max(waiting, key=lambda one: (held[one.peer], one.charged), default=None)
 
     async def _sweep(self, callbacks: Iterable[Callable[[], None]]) -> None:
+        peak = 0
         while True:
             await asyncio.sleep(SWEEP_SECONDS)
+            peak = max(peak, self.buffered)
+            if peak - self.buffered > RETURNED_BYTES:
+                return_free_memory()
+                peak = self.buffered
             now = time.monotonic()
             for connection in tuple(self._connections):
                 # An error must not end the sweeps, which enforce time limits and reload API keys.

@@ -71,3 +71,30 @@ def kept_after_large_bodies(statement: str) -> int:
 
 def test_memory_of_large_bodies_is_returned_to_the_system() -> None:
     assert kept_after_large_bodies("return_large_blocks()") < kept_after_large_bodies("") / 2
+
+
+FRAGMENTS = """
+import resource
+from inference.allocator import return_free_memory, return_large_blocks
+
+def resident():
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+return_large_blocks()
+before = resident()
+bodies, between = [], []
+for _ in range(1000):
+    bodies.append(b"x" * 60_000)
+    between.append(b"x" * 3000)
+del bodies
+freed = resident()
+return_free_memory()
+print(freed - before, resident() - before)
+"""
+
+
+def test_free_memory_between_blocks_in_use_is_returned_to_the_system() -> None:
+    result = subprocess.run([sys.executable, "-c", FRAGMENTS], check=True, capture_output=True)
+    freed, returned = map(int, result.stdout.split())
+    assert returned < freed / 2

@@ -41,6 +41,21 @@ async def test_connection_whose_check_fails_is_closed_and_sweeps_continue(
     assert "RuntimeError('unexpected')" in capsys.readouterr().out
 
 
+async def test_free_memory_is_returned_when_many_buffered_bytes_have_been_released(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = InferenceConfig(model_name="digits", model_path="/none")
+    swept, next_check, returned = Limits(config, 10), asyncio.Event(), list[int]()
+    monkeypatch.setattr(limits, "SWEEP_SECONDS", 0.001)
+    monkeypatch.setattr(limits, "return_free_memory", lambda: returned.append(swept.buffered))
+    swept.start(next_check.set)
+    for swept.buffered in (limits.RETURNED_BYTES, limits.RETURNED_BYTES + 2, 2, 1, 0):
+        next_check.clear()
+        await asyncio.wait_for(next_check.wait(), 60)
+    swept.stop()
+    assert returned == [1]
+
+
 class Uploading:
     """A connection that is receiving a body."""
 

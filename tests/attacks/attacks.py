@@ -406,6 +406,13 @@ ATTACKS: Final[dict[str, Attack]] = {
     "huge chunk extensions": held_connections(
         200, CHUNKED, b"1;" + b"x" * 60_000, peers=20, pause=0.1
     ),
+    "3,900 bodies that stop at 60 KiB": held_connections(
+        3900, head(62_000) + b"x" * 61_000, b"", peers=40
+    ),
+    "3,900 heads that stop at 60 KiB": held_connections(
+        3900, head(None, *["X: " + "x" * 640] * 95, method="GET")[:-2], b"", peers=40
+    ),
+    "encoded paths of 57 KiB": flood(head(None, path="/" + "%61" * 19_000, method="GET"), 100, 0),
     "heads of many lines": flood(head(None, *["X:"] * 12_000, method="GET"), 20, pause=0.05),
     "pipelines of 8,000 GET": flood(GET, 20, pause=0.1, count=8000),
     "300 pipelines after a request": flood(

@@ -141,8 +141,11 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
             "directory",
         )
     # If the client disconnects, loading continues, because other clients may wait for it.
-    loading = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
-    return Pending(asyncio.shield(asyncio.wrap_future(loading)), _load_response)
+    reload = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
+    loading = asyncio.wrap_future(reload)
+    # Otherwise, asyncio reports that nobody retrieves the error after the client has disconnected.
+    loading.add_done_callback(lambda done: done.cancelled() or done.exception())
+    return Pending(asyncio.shield(loading), _load_response)
 
 
 def _load_response(future: "asyncio.Future[Served]") -> Response:

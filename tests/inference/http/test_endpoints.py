@@ -14,9 +14,10 @@ import numpy as np
 import pytest
 
 from inference.config import InferenceConfig
+from inference.engine.engine import ModelEngine
 from inference.engine.interface import Answer, InputError, OverloadedError, TensorSpec
 from inference.http.application import Application, Pending, Route
-from inference.http.endpoints import PATHS, _infer, _requested_seconds
+from inference.http.endpoints import PATHS, _infer, _load, _requested_seconds
 from inference.http.limits import Limits
 from inference.http.messages import Request
 from inference.service import Service
@@ -138,3 +139,17 @@ async def test_inputs_are_released_when_their_computation_has_failed() -> None:
         assert released[0]() is None
     finally:
         gc.enable()
+
+
+async def test_error_of_a_load_whose_client_has_disconnected_is_retrieved() -> None:
+    reported: list[dict[str, Any]] = []
+    loop = asyncio.get_running_loop()
+    loop.set_exception_handler(lambda _, context: reported.append(context))
+    engine = ModelEngine(InferenceConfig(model_name="digits", model_path="/none"))
+    service = cast(Service, SimpleNamespace(engine=engine, loop=loop))
+    _load(service, Request(), lambda _: True).future.cancel()
+    while not engine.reload_failures:
+        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.01)
+    gc.collect()
+    assert reported == []

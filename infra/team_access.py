@@ -5,8 +5,7 @@ from typing import Any, Final
 
 from infra.manifests import DESCRIPTION, Manifest
 from infra.settings.tenancy import TenancySettings
-from kube.kinds import RESOURCES
-from kube.kinds.trainjob import RUNTIME
+from kube.kinds import RESOURCES, TRAINING_RUNTIME
 from kube.kinds.volcano import COMMAND, TEMPLATE
 from kube.names import LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
 
@@ -56,8 +55,8 @@ def _run_rules() -> Iterator[Manifest]:
     for group, resources in _run_resources().items():
         yield _rule(group, resources, _WRITE)
     # Runs of kinds that are not Volcano Jobs also need these objects.
-    for group, plural in ((SCHEDULING_GROUP, "podgroups"), (RUNTIME.group, RUNTIME.plural)):
-        yield _rule(group, (plural,), _WRITE)
+    yield _rule(SCHEDULING_GROUP, ("podgroups",), _WRITE)
+    yield _rule(TRAINING_RUNTIME.group, (TRAINING_RUNTIME.plural,), _WRITE)
     yield _rule(COMMAND.group, (COMMAND.plural,), ("create",))
     description = _rule("", ("configmaps",), ("get",))
     yield description | {"resourceNames": [DESCRIPTION]}

@@ -15,8 +15,7 @@ from infra.settings.training.schedule import ScheduleSettings
 from infra.shared import SharedResources
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from infra.volcano import Volcano
-from kube.kinds import KINDS, RESOURCES
-from kube.kinds.trainjob import JOB as TRAIN_JOB
+from kube.kinds import KINDS, RESOURCES, TRAIN_JOB
 from kube.names import BATCH_GROUP, RUN_LABEL, SCHEDULING_GROUP
 
 

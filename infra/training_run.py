@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final, Self
 
-from infra.kinds import builder
+from infra.kinds import BUILDERS
 from infra.kinds.gang import LAUNCHER_LABEL, WORKER_LABEL, Gang, Step
 from infra.manifests import Manifest, compact, standard_labels
 from infra.pods import (
@@ -148,7 +148,7 @@ def manifests(args: TrainingJobArgs, run: str, image: Any) -> list[Manifest]:
         is_flow=job.schedule is not None,
         notebook=job.notebook,
     )
-    objects = builder(job.kind)(gang)
+    objects = BUILDERS[job.kind](gang)
     if job.schedule is None:
         return objects
     *templates, _ = objects

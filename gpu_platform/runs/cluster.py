@@ -17,9 +17,8 @@ from gitops.errors import GitopsError
 from gitops.runs.snapshot import error_of, is_scheduled
 from gitops.runs.states import is_controlled, state_of
 from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, Manifest
-from kube.kinds import RESOURCES
+from kube.kinds import RESOURCES, TRAINING_RUNTIME
 from kube.kinds.record import Resource, State
-from kube.kinds.trainjob import RUNTIME
 from kube.kinds.volcano import FLOW, JOB, TEMPLATE, command
 from kube.names import (
     RUN_LABEL,
@@ -41,7 +40,7 @@ _NO_PERMISSION: Final = "cannot delete resource"
 mean that an admission policy denies it."""
 SUPPLEMENTS: Final = (
     f"podgroups.{SCHEDULING_GROUP}",
-    RUNTIME.name,
+    TRAINING_RUNTIME.name,
     "services",
     "networkpolicies.networking.k8s.io",
     "httproutes.gateway.networking.k8s.io",

@@ -12,7 +12,7 @@ from infra.kinds.gang import Gang, command_variables, volcano_pod_template
 from infra.kinds.volcano import COMPLETE_JOB_POLICIES, SERVICE_PLUGINS, volcano_objects
 from infra.manifests import Manifest
 from infra.pods import NODE_NAME, rdma_variables
-from kube.kinds.mpi import SSH_PORT
+from kube.kinds import SSH_PORT
 from kube.kinds.record import RENDEZVOUS_PORT
 from kube.names import SSH_PATH
 

@@ -11,9 +11,8 @@ from infra.kinds.gang import Gang, metadata, volcano_pod_template
 from infra.kinds.volcano import volcano_objects
 from infra.manifests import Manifest, compact, from_namespaces
 from infra.pods import Pod, Volume, secret_source
-from infra.serving.traffic import parent
 from infra.settings.training.notebook import NotebookRouteSettings, NotebookSettings
-from kube.kinds.notebook import CONTAINER
+from kube.kinds import NOTEBOOK_CONTAINER
 from kube.names import HOMES_PATH, SECRETS_PATH, TMP_PATH, TOKEN_VOLUME
 
 PORT: Final = 8888
@@ -44,7 +43,7 @@ def _pod(pod: Pod, notebook: NotebookSettings) -> Pod:
     token = secret_source(notebook.token_secret)
     return replace(
         pod,
-        container=CONTAINER,
+        container=NOTEBOOK_CONTAINER,
         command=[
             *("python3", "-m", "notebooks"),
             f"--home={home}",
@@ -107,7 +106,7 @@ def _route(gang: Gang, route: NotebookRouteSettings) -> list[Manifest]:
             "metadata": object_metadata,
             "spec": compact(
                 {
-                    "parentRefs": [parent(route.gateway)],
+                    "parentRefs": [route.gateway.parent_reference],
                     "hostnames": list(route.hostnames) or None,
                     "rules": [rule],
                 }

@@ -16,7 +16,7 @@ from infra.kinds.gang import (
     pod_group_template,
 )
 from infra.manifests import Manifest, compact
-from kube.kinds.pytorch import CONTAINER, JOB
+from kube.kinds import PYTORCH_CONTAINER, PYTORCH_JOB
 from kube.kinds.record import RENDEZVOUS_PORT
 
 # Every failure is retried. The operator's policy ExitCode would not retry exit codes 1 to 127.
@@ -29,8 +29,8 @@ def build(gang: Gang) -> list[Manifest]:
     Unless the gang is elastic, the operator sets RANK, MASTER_ADDR and MASTER_PORT.
     """
     job = {
-        "apiVersion": JOB.api_version,
-        "kind": JOB.kind,
+        "apiVersion": PYTORCH_JOB.api_version,
+        "kind": PYTORCH_JOB.kind,
         "metadata": metadata(gang),
         "spec": compact(
             {
@@ -85,7 +85,7 @@ def _replicas(gang: Gang) -> Manifest:
         }
     pod = replace(
         gang.pod,
-        container=CONTAINER,
+        container=PYTORCH_CONTAINER,
         command=command(gang),
         env=env,
     )

@@ -18,7 +18,7 @@ from infra.kinds.gang import (
 )
 from infra.manifests import Manifest, compact
 from infra.pods import Pod
-from kube.kinds.ray import HEAD, JOB, WORKER
+from kube.kinds import RAY_HEAD, RAY_JOB, RAY_WORKER
 from kube.names import QUEUE_LABEL
 
 _DASHBOARD_PORT = 8265
@@ -29,8 +29,8 @@ _REFERENCE = re.compile(r"\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 def build(gang: Gang) -> list[Manifest]:
     """Return the PodGroup, the head's NetworkPolicy, and the RayJob."""
     job = {
-        "apiVersion": JOB.api_version,
-        "kind": JOB.kind,
+        "apiVersion": RAY_JOB.api_version,
+        "kind": RAY_JOB.kind,
         "metadata": metadata(gang, {QUEUE_LABEL: gang.queue}),
         "spec": compact(
             {
@@ -73,12 +73,12 @@ def _cluster(gang: Gang) -> Manifest:
         "minReplicas": gang.size,
         "maxReplicas": gang.size,
         "rayStartParams": {},
-        "template": _template(gang, gang.pod, WORKER),
+        "template": _template(gang, gang.pod, RAY_WORKER),
     }
     return {
         "headGroupSpec": {
             "rayStartParams": {"dashboard-host": "0.0.0.0", "num-gpus": "0"},  # noqa: S104
-            "template": _template(gang, head, HEAD),
+            "template": _template(gang, head, RAY_HEAD),
         },
         "workerGroupSpecs": [workers],
     }

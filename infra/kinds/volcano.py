@@ -1,4 +1,4 @@
-"""Kind `volcano`: a Volcano Job. The other kinds that are Volcano Jobs use this module as well.
+"""Kinds `volcano`, `plain` and `tensorflow`; the other kinds that are Volcano Jobs use this module.
 
 Volcano places all pods of a gang or none, and restarts them together. An elastic gang needs only
 its minimum number of pods.
@@ -44,10 +44,11 @@ _TASK_RETRIES: Final = 3
 the field when the job is created. Applying the same manifest again would then remove the field, but
 the validating webhook rejects this change."""
 
-_PLUGINS: Final = {
+_PYTORCH_PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],
     **SERVICE_PLUGINS,
 }
+_TENSORFLOW_PLUGINS: Final = {"tensorflow": ["--worker=worker", "--port=2222"], **SERVICE_PLUGINS}
 
 
 def build(gang: Gang) -> list[Manifest]:
@@ -72,7 +73,38 @@ def build(gang: Gang) -> list[Manifest]:
         "template": template,
     }
     tasks = [compact(task) for task in ((master, worker) if gang.size > 1 else (master,))]
-    return volcano_objects(gang, tasks, _PLUGINS if gang.size > 1 else None)
+    return volcano_objects(gang, tasks, _PYTORCH_PLUGINS if gang.size > 1 else None)
+
+
+def build_plain(gang: Gang) -> list[Manifest]:
+    """Return the objects that run any command in any image.
+
+    In each pod, VC_TASK_INDEX is the pod's index, and VC_WORKER_HOSTS lists all host names.
+    """
+    pod = replace(gang.pod, env={**command_variables(gang), **gang.pod.env})
+    task = compact(
+        {
+            "name": "worker",
+            "replicas": gang.size,
+            "minAvailable": gang.minimum if gang.is_elastic else None,
+            "template": volcano_pod_template(gang, pod),
+        }
+    )
+    return volcano_objects(gang, [task], SERVICE_PLUGINS)
+
+
+def build_tensorflow(gang: Gang) -> list[Manifest]:
+    """Return the objects of a run whose TF_CONFIG the plugin `tensorflow` sets.
+
+    TF_CONFIG contains the addresses of all workers and the index of the worker in this pod.
+
+    One process per pod uses all of the pod's GPUs. Worker 0 is the chief, which is the default of
+    MultiWorkerMirroredStrategy. A single pod has no TF_CONFIG and trains with MirroredStrategy.
+    """
+    program = list(gang.pod.command) if gang.custom_command else ["python3", *gang.pod.command]
+    pod = replace(gang.pod, command=program, env={**command_variables(gang), **gang.pod.env})
+    task = {"name": "worker", "replicas": gang.size, "template": volcano_pod_template(gang, pod)}
+    return volcano_objects(gang, [task], _TENSORFLOW_PLUGINS if gang.size > 1 else None)
 
 
 def volcano_objects(

@@ -31,7 +31,7 @@ def http_route(
         "metadata": metadata(args, args.stable, identity(args)),
         "spec": compact(
             {
-                "parentRefs": [parent(gateway)],
+                "parentRefs": [gateway.parent_reference],
                 "hostnames": list(route.hostnames) or None,
                 "rules": [compact(rule)],
             }
@@ -48,7 +48,7 @@ def grpc_route(
         "kind": "GRPCRoute",
         "metadata": metadata(args, args.stable, identity(args)),
         "spec": {
-            "parentRefs": [parent(gateway)],
+            "parentRefs": [gateway.parent_reference],
             "hostnames": list(route.grpc_hostnames),
             "rules": [{"backendRefs": _grpc_backends(args, shares(args))}],
         },
@@ -78,13 +78,6 @@ def stable_backends(args: InferenceServiceArgs) -> dict[str, list[Manifest]]:
     if route is not None and route.grpc_hostnames:
         backends["GRPCRoute"] = _grpc_backends(args, all_requests)
     return backends
-
-
-def parent(gateway: GatewaySettings) -> Manifest:
-    """Return a route's reference to its Gateway."""
-    return compact(
-        {"name": gateway.name, "namespace": gateway.namespace, "sectionName": gateway.section}
-    )
 
 
 def shares(args: InferenceServiceArgs) -> dict[str, int]:

@@ -1,10 +1,10 @@
-"""Kind `volcano`: a Volcano Job with the plugin `pytorch`."""
+"""API resources of Volcano, and the objects and names that they require."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from kube.kinds.record import RENDEZVOUS_PORT, Kind, Resource, State
+from kube.kinds.record import Resource, State
 from kube.names import BATCH_GROUP, BUS_GROUP, FLOW_GROUP
 
 JOB: Final = Resource(
@@ -83,30 +83,6 @@ def command(job: Mapping[str, Any], *, suspended: bool, name: str | None = None)
         "target": owner,
         "action": action,
     }
-
-
-KIND: Final = Kind(
-    resource=JOB,
-    capabilities=frozenset(
-        {
-            "hyperparameters",
-            "torchtitan",
-            "min_nodes",
-            "attempt_deadline_seconds",
-            "success: all",
-            "success: first",
-            "fatal_exit_codes",
-            "state: stopped",
-            "steps",
-            "inputs",
-            "schedule",
-        }
-    ),
-    objects="Volcano Job with plugin `pytorch`",
-    needs="Volcano",
-    service="several pods",
-    ports=frozenset({RENDEZVOUS_PORT}),
-)
 
 
 TRAINING_STEP: Final = "train"

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from infra import kinds, pods, training_run
+from infra import pods, training_run
+from infra.kinds import volcano
 from infra.pods import GpuNodes
 from infra.settings import validate
 from infra.settings.training.checks import PROGRAMS
@@ -59,7 +60,7 @@ def test_shared_settings_do_not_change_run_names(
     assert run_name(replace(before, **shared)) == run_name(before)
 
 
-@pytest.mark.parametrize("module", [training_run, kinds, pods])
+@pytest.mark.parametrize("module", [training_run, volcano, pods])
 def test_object_templates_do_not_change_run_names(
     module: ModuleType, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from kube.kinds import KINDS, RESOURCES, indexed, jobset, pytorch, ray, volcano
+from kube.kinds import INDEXED_JOB, JOB_SET, KINDS, PYTORCH_JOB, RAY_JOB, RESOURCES, volcano
 from kube.kinds.record import Resource, State
 from kube.kinds.volcano import job_prefix, template_name, with_ancestors
 
@@ -22,14 +22,14 @@ def conditions(**statuses: str) -> dict[str, Any]:
         (volcano.JOB, {}, None),
         (volcano.FLOW, {"state": {"phase": "Succeed"}}, State.SUCCEEDED),
         (volcano.FLOW, {"state": {"phase": "Running"}}, None),
-        (indexed.JOB, conditions(Complete="True"), State.SUCCEEDED),
-        (indexed.JOB, conditions(Suspended="False"), None),
-        (indexed.JOB, {}, None),
-        (pytorch.JOB, conditions(Running="True", Restarting="True"), State.RESTARTING),
-        (pytorch.JOB, conditions(Restarting="True", Failed="True"), State.FAILED),
-        (ray.JOB, {"jobDeploymentStatus": "Retrying"}, State.RESTARTING),
-        (jobset.JOB, conditions(Completed="True", Suspended="False"), State.SUCCEEDED),
-        (jobset.JOB, conditions(StartupPolicyCompleted="True"), None),
+        (INDEXED_JOB, conditions(Complete="True"), State.SUCCEEDED),
+        (INDEXED_JOB, conditions(Suspended="False"), None),
+        (INDEXED_JOB, {}, None),
+        (PYTORCH_JOB, conditions(Running="True", Restarting="True"), State.RESTARTING),
+        (PYTORCH_JOB, conditions(Restarting="True", Failed="True"), State.FAILED),
+        (RAY_JOB, {"jobDeploymentStatus": "Retrying"}, State.RESTARTING),
+        (JOB_SET, conditions(Completed="True", Suspended="False"), State.SUCCEEDED),
+        (JOB_SET, conditions(StartupPolicyCompleted="True"), None),
     ],
 )
 def test_object_status_is_mapped_to_a_job_state(
@@ -41,8 +41,8 @@ def test_object_status_is_mapped_to_a_job_state(
 def test_restart_count_is_zero_for_kinds_that_do_not_report_restarts() -> None:
     assert volcano.JOB.restart_count({"retryCount": 2}) == 2
     assert volcano.JOB.restart_count({}) == 0
-    assert jobset.JOB.restart_count({"restarts": 1}) == 1
-    assert indexed.JOB.restart_count({"failed": 3}) == 0
+    assert JOB_SET.restart_count({"restarts": 1}) == 1
+    assert INDEXED_JOB.restart_count({"failed": 3}) == 0
 
 
 def test_resource_names_are_unique_and_every_kind_has_both_final_states() -> None:

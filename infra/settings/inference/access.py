@@ -42,6 +42,12 @@ class GatewaySettings(Settings):
         description="Name of a listener of the Gateway. null attaches to all listeners.",
     )
 
+    @property
+    def parent_reference(self) -> dict[str, str]:
+        """Reference of a route to this Gateway."""
+        reference = {"name": self.name, "namespace": self.namespace, "sectionName": self.section}
+        return {key: value for key, value in reference.items() if value is not None}
+
 
 class IngressSettings(Settings):
     """An Ingress, for clusters without the Gateway API."""

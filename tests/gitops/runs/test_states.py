@@ -4,7 +4,7 @@ import pytest
 
 from gitops.runs.snapshot import Object
 from gitops.runs.states import causes, stage, state_of
-from kube.kinds import indexed, pytorch, ray, volcano
+from kube.kinds import INDEXED_JOB, PYTORCH_JOB, RAY_JOB, volcano
 from kube.kinds.record import State
 from tests.gitops.runs.objects import batch_job, ended, job_flow, pod, volcano_job
 
@@ -36,12 +36,12 @@ def test_state_of_a_volcano_job(phase: str, running: int, state: State) -> None:
     ],
 )
 def test_state_of_a_kubernetes_job(condition: str, running: int, state: State) -> None:
-    assert state_of(indexed.JOB, batch_job("run", condition), running) is state
+    assert state_of(INDEXED_JOB, batch_job("run", condition), running) is state
 
 
 def test_succeeded_pytorch_job_is_recognized_despite_older_conditions() -> None:
     job = batch_job("run", "Created", "Succeeded")
-    assert state_of(pytorch.JOB, job, 0) is State.SUCCEEDED
+    assert state_of(PYTORCH_JOB, job, 0) is State.SUCCEEDED
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_succeeded_pytorch_job_is_recognized_despite_older_conditions() -> None:
     [("Initializing", State.WAITING), ("Complete", State.SUCCEEDED), ("Failed", State.FAILED)],
 )
 def test_state_of_a_ray_job(status: str, state: State) -> None:
-    assert state_of(ray.JOB, {"status": {"jobDeploymentStatus": status}}, 0) is state
+    assert state_of(RAY_JOB, {"status": {"jobDeploymentStatus": status}}, 0) is state
 
 
 @pytest.mark.parametrize(
@@ -99,9 +99,9 @@ def test_cause_of_a_failure_comes_from_the_jobs_condition() -> None:
     job = batch_job("run", "Suspended", "Failed")
     for condition in job["status"]["conditions"]:
         condition |= {"reason": "BackoffLimitExceeded", "message": "it failed too often"}
-    assert causes(indexed.JOB, job, []) == ["Job: BackoffLimitExceeded: it failed too often"]
+    assert causes(INDEXED_JOB, job, []) == ["Job: BackoffLimitExceeded: it failed too often"]
 
 
 def test_cause_of_a_ray_jobs_failure_comes_from_its_status() -> None:
     job = {"status": {"jobDeploymentStatus": "Failed", "reason": "AppFailed", "message": "boom"}}
-    assert causes(ray.JOB, job, []) == [f"{ray.JOB.title}: AppFailed: boom"]
+    assert causes(RAY_JOB, job, []) == [f"{RAY_JOB.title}: AppFailed: boom"]

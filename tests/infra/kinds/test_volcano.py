@@ -1,11 +1,12 @@
 from dataclasses import replace
-from types import ModuleType
 
 import pytest
 
-from infra.kinds import mpi, tensorflow, volcano
+from infra.kinds import BUILDERS, volcano
 from infra.kinds.gang import Gang
 from infra.manifests import Manifest
+from kube.kinds import JobKind
+from tests.infra.jobs import job, kind_of
 from tests.infra.test_pods import POD
 
 GANG = Gang(
@@ -58,9 +59,9 @@ def test_job_has_queue_priority_and_restart_policies() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", [volcano, mpi, tensorflow])
-def test_tasks_set_the_defaults_that_the_webhook_would_add(kind: ModuleType) -> None:
-    (job,) = (each for each in kind.build(GANG) if each["kind"] == "Job")
+@pytest.mark.parametrize("kind", ["volcano", "mpi", "tensorflow"])
+def test_tasks_set_the_defaults_that_the_webhook_would_add(kind: JobKind) -> None:
+    (job,) = (each for each in BUILDERS[kind](GANG) if each["kind"] == "Job")
     assert [task["maxRetry"] for task in job["spec"]["tasks"]] == [3] * len(job["spec"]["tasks"])
 
 
@@ -174,3 +175,51 @@ def test_custom_command_is_unchanged_and_gets_the_gangs_variables() -> None:
 def test_the_network_topology_applies_to_the_whole_job() -> None:
     topology = {"mode": "hard", "highestTierAllowed": 2}
     assert build(replace(GANG, network_topology=topology))["spec"]["networkTopology"] == topology
+
+
+def spec_of(kind: JobKind, **changes: object) -> Manifest:
+    found: Manifest = kind_of(job(kind, **changes), "Job")["spec"]
+    return found
+
+
+def test_every_pod_of_a_plain_job_runs_the_unchanged_command() -> None:
+    (task,) = spec_of("plain", nodes=3, command=["./train", "--fast"])["tasks"]
+    (container,) = task["template"]["spec"]["containers"]
+    assert task["replicas"] == 3
+    assert container["command"] == ["./train", "--fast"]
+
+
+def test_plugins_of_a_plain_job_provide_pod_index_and_peer_names() -> None:
+    assert sorted(spec_of("plain")["plugins"]) == ["env", "svc"]
+
+
+def test_plain_command_gets_variables_for_gang_size_and_run_directory() -> None:
+    (task,) = spec_of("plain", nodes=4, min_nodes=2)["tasks"]
+    (container,) = task["template"]["spec"]["containers"]
+    env = {variable["name"]: variable["value"] for variable in container["env"]}
+    assert (env["NNODES"], env["NPROC_PER_NODE"]) == ("2:4", "4")
+    assert env["RUN_DIR"] == "/checkpoints/job-0123abcd"
+
+
+def test_an_elastic_plain_job_starts_and_succeeds_with_its_minimum() -> None:
+    job_spec = spec_of("plain", nodes=4, min_nodes=2)
+    assert job_spec["minAvailable"] == job_spec["minSuccess"] == 2
+    assert job_spec["tasks"][0]["minAvailable"] == 2
+    assert job_spec["policies"][-1] == {"events": ["PodFailed"], "action": "RestartJob"}
+
+
+def test_all_pods_of_tensorflow_are_workers_and_the_plugin_lists_them() -> None:
+    job_spec = spec_of("tensorflow", nodes=3)
+    (task,) = job_spec["tasks"]
+    assert (task["name"], task["replicas"], job_spec["minAvailable"]) == ("worker", 3, 3)
+    assert job_spec["plugins"]["tensorflow"] == ["--worker=worker", "--port=2222"]
+
+
+def test_one_tensorflow_process_per_pod_uses_all_its_gpus() -> None:
+    (container,) = spec_of("tensorflow")["tasks"][0]["template"]["spec"]["containers"]
+    assert container["command"][:3] == ["python3", "-m", "examples.tensorflow"]
+    assert container["resources"]["limits"]["nvidia.com/gpu"] == "4"
+
+
+def test_a_single_tensorflow_pod_needs_no_plugin() -> None:
+    assert "plugins" not in spec_of("tensorflow", nodes=1)

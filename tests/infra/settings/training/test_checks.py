@@ -1,10 +1,10 @@
 """Mistakes in one job, each reported with the job's key, the setting and a remedy."""
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
-from infra.kinds import builder
+from infra.kinds import BUILDERS
 from infra.settings import SettingsError, validate
 from infra.settings.training.checks import LIMITED_SETTINGS, LimitedSetting
 from kube.kinds import KINDS, JobKind
@@ -224,9 +224,8 @@ def test_dataset_can_be_downloaded_to_a_volume() -> None:
     assert problems_of(job_config) == []
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_has_a_builder(kind: JobKind) -> None:
-    assert builder(kind).__module__ == f"infra.kinds.{kind}"
+def test_every_kind_has_a_record_and_a_builder() -> None:
+    assert get_args(JobKind) == tuple(KINDS) == tuple(BUILDERS)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {

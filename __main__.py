@@ -12,9 +12,9 @@ from infra.inference_service import InferenceService
 from infra.manifests import PULL_SECRET
 from infra.monitoring import Monitoring, MonitoringArgs
 from infra.node_health import NodeHealth, NodeHealthArgs
+from infra.outputs import SharedResources
 from infra.platform_description import PlatformDescription, PlatformDescriptionArgs
 from infra.serving.description import InferenceServiceArgs
-from infra.shared import SharedResources
 from infra.storage import Storage, StorageArgs
 from infra.sweep_controller import SweepController, sweep_args, sweeps
 from infra.tenancy import Tenancy, TenancyArgs

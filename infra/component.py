@@ -11,7 +11,7 @@ from pulumi.runtime.settings import get_monitor
 
 from infra.configuration import RegistryLogin
 from infra.manifests import Manifest, system_namespace
-from infra.settings.gpu_operator import GpuOperatorSettings
+from infra.settings.cluster import GpuOperatorSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
 from kube.names import PULUMI_ANNOTATION

@@ -9,11 +9,11 @@ import pulumi
 from infra.api_client import ApiClient
 from infra.component import Component
 from infra.manifests import RECORDER, Manifest
+from infra.outputs import SharedResources
 from infra.pods import GpuNodes, Mount, Pod
 from infra.settings import StackSettings
 from infra.settings.monitoring import RecorderSettings
 from infra.settings.problems import choice
-from infra.shared import SharedResources
 
 CLAIMS_PATH: Final = "/claims"
 # The old pod runs until the new one is ready, because a gap would leave failures unrecorded.

@@ -11,10 +11,10 @@ from infra.api_client import ApiClient
 from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import DNS_PORTS, PULL_SECRET, Manifest, standard_labels
+from infra.outputs import SharedResources
 from infra.pods import GpuNodes
 from infra.settings import StackSettings
 from infra.settings.node_health import NodeHealthSettings
-from infra.shared import SharedResources
 
 CONTROLLER: Final = "node-health"
 _EVENTS_NAMESPACE: Final = "default"

@@ -1,9 +1,11 @@
-"""Outputs of the stack: names, types and descriptions.
+"""Outputs of the stack: names, types, descriptions, and the resources that they describe.
 
 `docs/reuse.md` contains a table that `make generate` writes from these types.
 """
 
-from typing import Annotated, Final, Literal, NotRequired, cast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, Final, Literal, NotRequired, cast
 
 from pydantic import ConfigDict, Field, TypeAdapter, with_config
 from typing_extensions import TypedDict
@@ -199,3 +201,34 @@ def gpu_nodes_input(output: GpuNodesOutput) -> GpuNodes:
         tolerations=[dict(cast(dict[str, str], each)) for each in output["tolerations"]],
         runtime_class=output.get("runtimeClass"),
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SharedResources:
+    """Namespace, queues, claims, GPU nodes and images of a stack.
+
+    `images` maps keys to image references, which are strings or Pulumi outputs. `identities` maps
+    the same keys to strings that identify the images. These strings are known even in a preview,
+    and do not change with a new release of this project. `claims` maps keys to names in the
+    cluster.
+    """
+
+    namespace: str
+    queues: Sequence[str]
+    claims: Mapping[str, str]
+    gpu_nodes: GpuNodes
+    images: Mapping[str, Any]
+    identities: Mapping[str, str]
+    pull_secret: str | None
+    """Name of the Secret with the registry's login, or None if no login is configured."""
+
+    @property
+    def outputs(self) -> dict[str, Any]:
+        """The stack outputs that describe these resources."""
+        return {
+            "namespace": self.namespace,
+            "queues": self.queues,
+            "claims": self.claims,
+            "gpuNodes": gpu_nodes_output(self.gpu_nodes),
+            "images": self.images,
+        }

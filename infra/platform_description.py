@@ -10,8 +10,8 @@ import pulumi
 
 from infra.component import Component
 from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, standard_labels
+from infra.outputs import SharedResources
 from infra.settings import StackSettings
-from infra.shared import SharedResources
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 import pulumi
 
 from infra.component import Component
+from infra.outputs import SharedResources
 from infra.settings import StackSettings
-from infra.shared import SharedResources
 from infra.sweep import Price, Sweep, SweepControllerArgs, controller_manifests, plan, template
 from infra.training_run import TrainingJobArgs
 

@@ -9,10 +9,9 @@ import pulumi
 
 from infra.component import Component, before_create, existing
 from infra.manifests import Manifest
-from infra.outputs import RunOutput
+from infra.outputs import RunOutput, SharedResources
 from infra.settings import StackSettings
 from infra.settings.training.schedule import ScheduleSettings
-from infra.shared import SharedResources
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from infra.volcano import Volcano
 from kube.kinds import KINDS, RESOURCES, TRAIN_JOB

@@ -9,6 +9,7 @@ from typing import Any, Final, Self
 from infra.kinds import BUILDERS
 from infra.kinds.gang import LAUNCHER_LABEL, WORKER_LABEL, Gang, Step
 from infra.manifests import Manifest, compact, standard_labels
+from infra.outputs import SharedResources
 from infra.pods import (
     NODE_NAME,
     GpuNodes,
@@ -25,7 +26,6 @@ from infra.schedule import schedule_objects
 from infra.settings.training.job import LauncherSettings, TrainingJobSettings
 from infra.settings.training.step_checks import preceding_steps
 from infra.settings.training.torchtitan import PROGRAM
-from infra.shared import SharedResources
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_CONTAINER
 from kube.kinds.volcano import TRAINING_STEP

@@ -40,11 +40,11 @@ from policies.exemptions import KEY, REJECTED, UNUSED, USED, Exemption, Exemptio
 from policies.kinds import configured_kinds
 from policies.policy import EverywherePolicy, RuleSettings, is_root, metadata
 from policies.properties import editable, plain, unwrapped
-from policies.remediation import apply_edits
 from policies.resources import Resource
 from policies.rule import ConfigurationError, Rule, Violation, failure
 from policies.rules import manifests
 from policies.views import Stack, View
+from policies.violations import apply_edits
 
 
 @dataclass(frozen=True)

@@ -25,9 +25,8 @@ from ruamel.yaml.error import YAMLError
 from policies.configuration import Configuration
 from policies.documents import Document, DocumentError, read
 from policies.evaluation import applicable_rules, resource_of
-from policies.remediation import apply_edits
 from policies.views import View
-from policies.violations import Edit
+from policies.violations import Edit, apply_edits
 
 _SEPARATOR = re.compile(r"^(?=---(?:\s|$))", re.MULTILINE)
 _UNLIMITED_WIDTH = 10_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -65,3 +66,31 @@ def show(value: Any) -> str:
 
 def _show_nested(value: Any) -> str:
     return "(not known yet)" if isinstance(value, Unknown) else str(value)
+
+
+def _identity(value: Any) -> Any:
+    return value
+
+
+def apply_edits(
+    properties: Any, edits: Iterable[Edit], unwrap: Callable[[Any], Any] = _identity
+) -> None:
+    """Apply the edits in place and in order, creating missing objects along the paths.
+
+    `unwrap` returns the value inside a wrapper, such as a secret.
+    """
+    for edit in edits:
+        _set(properties, edit.steps, edit.value, unwrap)
+
+
+def _set(parent: Any, steps: Sequence[Key], value: Any, unwrap: Callable[[Any], Any]) -> None:
+    for step in steps[:-1]:
+        child = parent[step] if isinstance(step, int) else parent.get(step)
+        if child is None:
+            child = parent[step] = {}
+        parent = unwrap(child)
+    last = steps[-1]
+    if isinstance(parent, list) and last == len(parent):
+        parent.append(value)
+    else:
+        parent[last] = value

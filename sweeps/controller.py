@@ -37,8 +37,7 @@ from sweeps.decisions import (
     is_complete,
     is_over,
 )
-from sweeps.study import Study, lock
-from sweeps.summary import summarize
+from sweeps.study import Study, lock, summarize
 from workload.manifest import ExportError, Manifest, UnavailableExportError, read_manifest
 from workload.progress import PROGRESS_FILE, Epoch, Evaluated, parse
 

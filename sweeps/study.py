@@ -1,4 +1,4 @@
-"""Record of a sweep: an Optuna study in a journal next to the checkpoints.
+"""Record of a sweep: an Optuna study in a journal next to the checkpoints, and its summary.
 
 Only one process writes to the journal. Optuna's sampler computes each proposal of hyperparameters
 from the recorded trials alone, so restarts do not affect the proposals.
@@ -11,7 +11,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,13 +21,15 @@ from optuna.distributions import (
     CategoricalDistribution,
     FloatDistribution,
     IntDistribution,
+    distribution_to_json,
 )
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend, JournalFileSymlinkLock
 from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from infra.settings.training.sweep import Parameters, ParameterSettings
-from infra.sweep import Sweep
+from infra.sweep import Price, Sweep
+from sweeps.decisions import Trial
 from training.config import TrainingConfig, written
 from workload.files import write_atomically
 
@@ -334,3 +336,53 @@ def _remove_incomplete_line(journal: Path) -> None:
         if file.read() != b"\n":
             file.seek(0)
             file.truncate(file.read().rfind(b"\n") + 1)
+
+
+_MAX_TRIALS: Final = 300
+"""Maximum number of trials in the summary, because annotations are limited to 256 KiB."""
+
+
+def summarize(
+    sweep: Sweep, study: Study, trials: Sequence[Trial], gpu_seconds: float, state: str
+) -> dict[str, Any]:
+    """Return the summary of a sweep, with its trials sorted from best to worst.
+
+    The controller writes it to an annotation of the JobTemplate.
+    """
+    recorded, settings = study.trials(), sweep.settings
+    rows: list[dict[str, Any]] = []
+    for number, trial in enumerate(trials):
+        known = recorded[trial.run]
+        trained = max(trial.values, default=0)
+        value = known.value if known.value is not None else known.intermediate_values.get(trained)
+        rows.append(
+            {
+                "number": number,
+                "run": trial.run,
+                "phase": trial.phase,
+                "trained": trained,
+                "value": value if value is not None and math.isfinite(value) else None,
+                "hyperparameters": known.params,
+            }
+        )
+    sign = -1.0 if settings.objective.goal == "maximize" else 1.0
+    # A trial that was trained longer precedes a trial with a better value.
+    rows.sort(key=lambda row: (-row["trained"], row["value"] is None, sign * (row["value"] or 0.0)))
+    return {
+        "state": state,
+        "objective": settings.objective.model_dump(),
+        "unit": settings.unit,
+        "length": settings.length,
+        "chosen": len(trials),
+        "maximum_trials": settings.trials,
+        "gpu_hours": round(gpu_seconds / 3600, 2),
+        "maximum_gpu_hours": round(sweep.gpu_hours, 2),
+        "cost": None if sweep.price is None else _cost(sweep.price, gpu_seconds),
+        "maximum_cost": settings.budget.money,
+        "space": {name: distribution_to_json(each) for name, each in study.distributions.items()},
+        "trials": rows[:_MAX_TRIALS],
+    }
+
+
+def _cost(price: Price, gpu_seconds: float) -> dict[str, Any]:
+    return {"amount": round(gpu_seconds / 3600 * price.gpu_hour, 2), "currency": price.currency}

@@ -14,8 +14,8 @@ from rich.table import Table
 from devcluster import docker_plugin, environment, lifecycle
 from devcluster.deploy import predict, stack
 from devcluster.deploy.predict import NoPredictionError, Prediction
-from devcluster.deploy.recovery import recover
 from devcluster.deploy.runs import Run, describe_result, wait, wait_for_sweep, wait_scheduled
+from devcluster.deploy.stack import recover
 from devcluster.lifecycle import Cluster
 from devcluster.operators import stack_requirements
 from devcluster.paths import CHECKOUT, Layout

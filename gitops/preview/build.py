@@ -6,7 +6,16 @@ from typing import Final
 from gitops.demand import demands
 from gitops.forecast.answer import Answer
 from gitops.preview import capacity
-from gitops.preview.changes import Change, after, before, changes, differences, unknown_fields
+from gitops.preview.changes import (
+    Change,
+    after,
+    before,
+    changes,
+    differences,
+    option_changes,
+    output_changes,
+    unknown_fields,
+)
 from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import (
     changes_cluster,
@@ -18,7 +27,6 @@ from gitops.preview.impact import (
     without_finished_runs,
 )
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
-from gitops.preview.options import option_changes, output_changes
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
 from gitops.preview.storage_cost import storage_rows
 from gitops.prices import Prices

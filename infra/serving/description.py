@@ -5,11 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Self
 
 from infra.manifests import Manifest, compact, standard_labels
+from infra.outputs import SharedResources
 from infra.pods import GpuNodes
 from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings
 from infra.settings.inference import InferenceServiceSettings, SourceSettings
-from infra.shared import SharedResources
 from infra.sweep import Sweep, winner_path
 from kube.names import LEADER_WORKER_SET_GROUP, ROLE_LABEL, SERVICE_LABEL, WORKLOAD_LABEL
 

@@ -11,7 +11,6 @@ from pydantic import Field
 
 from policies.availability import is_spread, protects, selects
 from policies.commands import always_succeeds
-from policies.containers import Container
 from policies.controllers import Workload
 from policies.rule import (
     Level,
@@ -26,7 +25,7 @@ from policies.rule import (
 from policies.settings import NoConfig, RoleConfig
 from policies.values import UNKNOWN
 from policies.views import Stack
-from policies.workloads import Pod
+from policies.workloads import Container, Pod
 
 _PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")

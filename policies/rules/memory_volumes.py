@@ -11,7 +11,6 @@ from pydantic import Field
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from kube.shared_memory import MEMORY_VOLUME_SHARE, max_memory_volume_bytes
 from policies import cel
-from policies.containers import Container
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, show
 from policies.rules.shared_memory import (
     gpu_count,
@@ -21,7 +20,7 @@ from policies.rules.shared_memory import (
 )
 from policies.settings import Quantity, RoleConfig, TaskConfig
 from policies.values import Key, Node
-from policies.workloads import Pod
+from policies.workloads import Container, Pod
 
 _CEL_FILLS = (
     "c.?volumeMounts.orValue([]).exists(m, m.name == v.name && !m.?readOnly.orValue(false))"

@@ -6,12 +6,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, Final
 
-from policies.containers import Container
 from policies.controllers import Workload
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
 from policies.values import Node
-from policies.workloads import Pod
+from policies.workloads import Container, Pod
 
 _SERVER: Final = re.compile(
     r"(^|[\s/;&|(\"'])(jupyter(-?lab|-notebook|-server)?|start-notebook(\.\w+)?)([\s;&|)\"']|$)"

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from policies import cel
-from policies.containers import Container
 from policies.pod_parts import RenamedNode
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
 from policies.settings import SystemConfig
 from policies.values import Node
-from policies.workloads import Pod
+from policies.workloads import Container, Pod
 
 _PROFILES: Final = ("RuntimeDefault", "Localhost")
 _SELINUX_TYPES: Final = (

@@ -9,7 +9,6 @@ from typing import Any, Final
 from pydantic import Field
 
 from policies import cel
-from policies.containers import Container
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, pod_rule, resource_rule
 from policies.secret_patterns import (
@@ -41,7 +40,7 @@ from policies.secret_patterns import (
     is_secret,
 )
 from policies.values import UNKNOWN, Node, any_field
-from policies.workloads import Pod
+from policies.workloads import Container, Pod
 
 _CONTAINERS: Final = ("containers", "initContainers", "ephemeralContainers")
 _ENVIRONMENTS: Final = ("env", "envVars", "environment")

@@ -12,12 +12,11 @@ from pydantic import Field
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from kube.shared_memory import max_memory_volume_bytes
 from policies import cel
-from policies.containers import Container
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
 from policies.rules.gpu_devices import is_cpu_task
 from policies.settings import Quantity, SystemConfig, TaskConfig
 from policies.values import UNKNOWN, Node
-from policies.workloads import Pod
+from policies.workloads import Container, Pod
 
 _SHM = "/dev/shm"  # noqa: S108 - a mount point in a pod, not a temporary file
 _VOLUME = "shared-memory"

@@ -7,8 +7,8 @@ the HTTP servers differ. Limits on clients are configured if the HTTP server has
 import json
 from typing import Any, Final
 
-from tools.bench.inference.environments import python_of
 from tools.bench.inference.servers.echo import Receive, Send, lifespan
+from tools.environments import environment
 
 HEALTH: Final = "/v2/health/ready"
 MAX_BODY: Final = 16 * 2**20
@@ -33,7 +33,8 @@ def command(name: str, port: int) -> list[str]:
     module, *options = OTHERS[name]
     application = f"{__name__}:application"
     address = ["--host=127.0.0.1", f"--port={port}"]
-    return [str(python_of("http")), "-m", module, *options, *address, application]
+    python = str(environment("bench-http", inherits=True))
+    return [python, "-m", module, *options, *address, application]
 
 
 async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:

@@ -9,6 +9,7 @@ from pulumi.runtime.mocks import MockResourceArgs, set_mocks
 from pulumi.runtime.rpc import contains_unknowns
 
 from devcluster.paths import CHECKOUT
+from infra.outputs import SharedResources
 from infra.settings import validate
 from infra.settings.volcano import (
     PriorityClassSettings,
@@ -16,7 +17,6 @@ from infra.settings.volcano import (
     SchedulerSettings,
     VolcanoSettings,
 )
-from infra.shared import SharedResources
 from infra.training_job import TrainingJobs, training_jobs
 from infra.volcano import (
     Volcano,

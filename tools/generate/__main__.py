@@ -5,13 +5,13 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from tools.generate import blocks, configuration, policies, titan_schema
+from tools.generate import blocks, configuration, policies
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 FILES: Final = {
     "docs/configuration.md": configuration.page,
     "docs/policies.md": policies.page,
-    "infra/settings/training/torchtitan.json": titan_schema.titan_schema,
+    "infra/settings/training/torchtitan.json": configuration.titan_schema,
     "gitops/config/stack.schema.json": configuration.schema_file,
 }
 

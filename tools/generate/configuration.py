@@ -1,14 +1,18 @@
-"""Files generated from the settings: docs/configuration.md and the schema for editors."""
+"""Generated references: docs/configuration.md, and the schemas of stack files and torchtitan."""
 
+import hashlib
 import json
 import re
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final
 
 from infra.settings import StackSettings
 from infra.settings.images import PASSWORD_KEY
 from infra.settings.problems import PROJECT, full_key
 from infra.settings.schema import Field, Schema, fields, nested, schema_of
+from tools.environments import environment
 
 PASSWORD: Final = full_key(PASSWORD_KEY)
 _SECURE: Final = {
@@ -158,3 +162,26 @@ def _with_secrets(settings: Schema) -> Schema:
             texts = env["additionalProperties"]
             env["additionalProperties"] = {"anyOf": [texts, {"$ref": "#/$defs/secure"}]}
     return copied
+
+
+_ROOT: Final = Path(__file__).resolve().parents[2]
+TITAN_PINS: Final = _ROOT / "requirements/torchtitan.txt"
+TITAN_SCHEMA: Final = _ROOT / "infra/settings/training/torchtitan.json"
+
+
+def titan_schema() -> str:
+    """Return the text of torchtitan.json, which is regenerated only if the pins have changed.
+
+    The packages are large, so `make check` does not install them.
+    """
+    pins = hashlib.sha256(TITAN_PINS.read_bytes()).hexdigest()
+    text = TITAN_SCHEMA.read_text()
+    return text if json.loads(text)["requirements"] == pins else new_titan_schema(pins)
+
+
+def new_titan_schema(pins: str) -> str:
+    """Return the options of torchtitan in the pinned version, and the hash `pins`, as JSON."""
+    program = Path(__file__).with_name("titan_options.py")
+    command = [str(environment("torchtitan", inherits=True)), str(program)]
+    options = json.loads(subprocess.check_output(command, text=True))
+    return json.dumps({"requirements": pins, **options}, indent=1) + "\n"

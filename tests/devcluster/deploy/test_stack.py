@@ -1,4 +1,4 @@
-"""The Pulumi stack, with a fake `pulumi` that prints the output that a test prepared."""
+"""The Pulumi stack, with fakes for `pulumi` and `kubectl` that print what a test prepared."""
 
 import json
 import os
@@ -12,10 +12,13 @@ import pytest
 from devcluster import DevclusterError
 from devcluster.deploy.stack import (
     EventFollower,
+    Release,
     Stack,
     describe,
     describe_plan,
+    interrupted_releases,
     is_unchanged,
+    recover,
 )
 from devcluster.paths import CHECKOUT, Layout
 from tests.devcluster.programs import Install
@@ -66,6 +69,7 @@ def fake_cli(tmp_path: Path, install: Install, monkeypatch: pytest.MonkeyPatch) 
     (folder / "events").write_bytes(lines(summary()))
     monkeypatch.setenv("FAKE_CLI", str(folder))
     install("pulumi", PULUMI)
+    install("kubectl", 'echo "kubectl $*" >> "$FAKE_CLI/calls"')
     return folder
 
 
@@ -282,3 +286,52 @@ def test_failed_command_is_reported_with_its_error(stack: Stack, fake_cli: Path)
         DevclusterError, match=r"^`pulumi stack output .*` failed:\nerror: incorrect"
     ):
         stack.outputs()
+
+
+def creating(kind: str, **inputs: str) -> dict[str, Any]:
+    return {"type": "creating", "resource": {"type": kind, "inputs": inputs}}
+
+
+RELEASE = creating("kubernetes:helm.sh/v3:Release", name="volcano", namespace="volcano-system")
+POD = creating("kubernetes:core/v1:Pod", name="worker")
+
+
+def state(fake_cli: Path, *pending: dict[str, Any]) -> None:
+    document = {"deployment": {"pending_operations": list(pending) or None}}
+    (fake_cli / "out").write_text(json.dumps(document))
+
+
+def test_interrupted_release_installation_is_found_by_name_and_namespace() -> None:
+    assert list(interrupted_releases([POD, RELEASE])) == [
+        Release("volcano-system", "owner=helm,name=volcano")
+    ]
+
+
+def test_interrupted_release_upgrade_keeps_earlier_revisions() -> None:
+    assert list(interrupted_releases([{**RELEASE, "type": "updating"}])) == [
+        Release("volcano-system", "owner=helm,name=volcano,status=pending-upgrade")
+    ]
+
+
+def test_interrupted_release_deletion_is_left_to_helm() -> None:
+    assert list(interrupted_releases([{**RELEASE, "type": "deleting"}])) == []
+
+
+def test_interrupted_release_without_a_name_is_ignored() -> None:
+    assert list(interrupted_releases([creating("kubernetes:helm.sh/v3:Release")])) == []
+
+
+def test_complete_update_leaves_no_pending_operations(stack: Stack, fake_cli: Path) -> None:
+    state(fake_cli)
+    assert stack.pending_operations() == []
+    assert calls(fake_cli) == ["stack export --stack dev --non-interactive"]
+
+
+def test_helms_secret_is_deleted_and_pending_operations_are_cleared(
+    stack: Stack, fake_cli: Path
+) -> None:
+    state(fake_cli, POD, RELEASE)
+    recover(stack, stack.pending_operations(), ["kubectl"])
+    _, delete, refresh = calls(fake_cli)
+    assert delete == "kubectl delete secret -n volcano-system --selector=owner=helm,name=volcano"
+    assert "--clear-pending-creates" in refresh

@@ -22,8 +22,7 @@ from typing import Any, Final
 
 from devcluster.paths import CHECKOUT
 from tools.bench.inference import sections
-from tools.bench.inference.contestants import CONTESTANTS
-from tools.bench.inference.environments import versions
+from tools.bench.inference.contestants import CONTESTANTS, versions
 from tools.bench.inference.load import Generator, generator
 from tools.bench.inference.measure import Bench
 from tools.bench.inference.report import draw, inserted, report

@@ -2,14 +2,18 @@
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from importlib.metadata import version
 from pathlib import Path
 from typing import Final
 
 from tools.bench.inference import formats
 from tools.bench.inference.formats import Decode, Encode, Format
 from tools.bench.inference.workloads import MAX_BATCH, MAX_DELAY_MS, MAX_QUEUE, Workload
+from tools.environments import environment
 
 TOLERANCE: Final = 5e-5
 """Maximum difference between a server's probabilities and those of PyTorch.
@@ -58,6 +62,13 @@ class Contestant:
     note: str
     """Configuration of the server, for the report."""
     tolerance: float = TOLERANCE
+
+    @property
+    def python(self) -> Path:
+        """Interpreter of the peer's environment, which shares our PyTorch, or our interpreter."""
+        if not self.environment:
+            return Path(sys.executable)
+        return environment(f"bench-{self.environment}", inherits=True)
 
 
 def _ours(task: Task, **overrides: str) -> Start:
@@ -215,3 +226,16 @@ def backends() -> list[Contestant]:
         start = functools.partial(_ours, BACKEND=backend)
         others.append(replace(ours, name=backend, tolerance=tolerance, start=start))
     return [plain, *others]
+
+
+_VERSION_CODE: Final = "import importlib.metadata as m, json; print(json.dumps(m.version('{}')))"
+
+
+def versions(contestants: Sequence[Contestant]) -> dict[str, str]:
+    """Return the versions of PyTorch and of each peer."""
+    found = {"PyTorch": version("torch")}
+    for one in contestants:
+        if one.environment:
+            code = _VERSION_CODE.format(one.environment)
+            found[one.name] = json.loads(subprocess.check_output([str(one.python), "-c", code]))
+    return found

@@ -11,13 +11,13 @@ from typing import Final
 import psutil
 
 from devcluster.paths import CHECKOUT
-from tools.bench.inference.environments import python_of
 from tools.bench.inference.figures import Window, figures
 from tools.bench.inference.formats import RAW, Request
 from tools.bench.inference.load import Load, Target
 from tools.bench.inference.measure import Bench
 from tools.bench.inference.process import cpu_seconds, free_port, wait_for
 from tools.bench.outcome import print_line
+from tools.environments import environment
 
 ECHO: Final = "tools.bench.inference.servers.echo"
 SIZES: Final = {"64 B": 64, "12 KiB": 12_288}
@@ -75,7 +75,7 @@ def http_servers(bench: Bench) -> dict[str, dict[str, list[float]]]:
 def _echo_server(
     arguments: list[str], core: int, port: int
 ) -> Iterator[tuple[str, psutil.Process]]:
-    python = python_of("http")
+    python = environment("bench-http", inherits=True)
     command = ["taskset", "--cpu-list", str(core), str(python), *arguments]
     url = f"http://127.0.0.1:{port}/"
     with tempfile.TemporaryDirectory() as directory:

@@ -8,14 +8,18 @@ from pathlib import Path
 
 import numpy as np
 
-from devcluster.paths import CHECKOUT
+from devcluster.paths import CHECKOUT, cache_root
 from devcluster.toolchain.go import Go
-from tools.bench.inference.environments import cache
 from tools.bench.inference.figures import Records
 from tools.bench.inference.formats import Request
 from tools.bench.outcome import print_line
 
 SOURCES = CHECKOUT / "tools" / "bench" / "inference" / "load"
+
+
+def cache() -> Path:
+    """Return the cache directory of the benchmark."""
+    return cache_root() / "bench-inference"
 
 
 def generator() -> Path:

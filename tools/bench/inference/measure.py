@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from tools.bench.inference.contestants import OURS, Contestant, Task
-from tools.bench.inference.environments import python_of
 from tools.bench.inference.figures import Records, Window, figures, pooled
 from tools.bench.inference.formats import Format
 from tools.bench.inference.load import Generator, Load, Target
@@ -141,8 +140,7 @@ def start_servers(
         servers = {}
         for contestant in contestants:
             scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-")))
-            python = python_of(contestant.environment)
-            task = Task(workload, data_format, export, free_port(), scratch, python)
+            task = Task(workload, data_format, export, free_port(), scratch, contestant.python)
             try:
                 server = stack.enter_context(serving(contestant, task, core))
                 difference = server.check(expected)

@@ -10,10 +10,10 @@ import numpy as np
 from tools.bench.inference.bare import Loop, start_loop
 from tools.bench.inference.contestants import TOLERANCE, Contestant
 from tools.bench.inference.contestants import backends as all_backends
-from tools.bench.inference.environments import cache
 from tools.bench.inference.exports import export
 from tools.bench.inference.goals import goals_of
 from tools.bench.inference.http_servers import http_servers
+from tools.bench.inference.load import cache
 from tools.bench.inference.measure import (
     CLIENTS,
     MAX_LOAD,

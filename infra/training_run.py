@@ -24,7 +24,7 @@ from infra.pods import (
 )
 from infra.schedule import schedule_objects
 from infra.settings.training.job import LauncherSettings, TrainingJobSettings
-from infra.settings.training.step_checks import preceding_steps
+from infra.settings.training.steps import preceding_steps
 from infra.settings.training.torchtitan import PROGRAM
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_CONTAINER

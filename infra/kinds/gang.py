@@ -6,7 +6,7 @@ from typing import Final
 
 from infra.manifests import ADOPTED, NOT_AWAITED, Manifest, compact
 from infra.pods import Pod, pod_template
-from infra.settings.training.notebook import NotebookSettings
+from infra.settings.training.job import NotebookSettings
 from kube.names import (
     GROUP_ANNOTATION,
     QUEUE_ANNOTATION,

@@ -11,7 +11,7 @@ from infra.kinds.gang import Gang, metadata, volcano_pod_template
 from infra.kinds.volcano import volcano_objects
 from infra.manifests import Manifest, compact, from_namespaces
 from infra.pods import Pod, Volume, secret_source
-from infra.settings.training.notebook import NotebookRouteSettings, NotebookSettings
+from infra.settings.training.job import NotebookRouteSettings, NotebookSettings
 from kube.kinds import NOTEBOOK_CONTAINER
 from kube.names import HOMES_PATH, SECRETS_PATH, TMP_PATH, TOKEN_VOLUME
 

@@ -10,8 +10,8 @@ from infra.component import existing
 from infra.manifests import Manifest
 from infra.outputs import RunOutput
 from infra.pods import GpuNodes
-from infra.settings.training.job import StepSettings
 from infra.settings.training.network import NcclSettings
+from infra.settings.training.steps import StepSettings
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from infra.training_job import Run, ignored_paths, reject_recorded, started_runs
 from infra.training_run import TrainingJobArgs, manifests, run_name

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from infra.settings.training.pod_checks import notebook_problems, pod_problems
-from infra.settings.training.step_checks import step_problems
+from infra.settings.training.steps import step_problems
 from kube.kinds import KINDS, JobKind, kinds_that_support
 from kube.kinds.record import TRAINING_PROGRAM, Capability
 from kube.shared_memory import shm_problem

@@ -1,19 +1,24 @@
 """Training jobs: one specification for all kinds."""
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, Field, field_validator, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from infra.settings.cluster import TolerationSettings
-from infra.settings.inference.scaling import MetricName
+from infra.settings.inference.access import GatewaySettings
 from infra.settings.schema import DERIVED_HYPERPARAMETERS
 from infra.settings.training.checks import job_problems
 from infra.settings.training.network import NcclSettings, RdmaSettings
-from infra.settings.training.notebook import NotebookSettings
 from infra.settings.training.schedule import ScheduleSettings
-from infra.settings.training.step_checks import ITEM, producers
+from infra.settings.training.steps import (
+    ITEM,
+    OutputName,
+    Reference,
+    StepName,
+    StepSettings,
+    producers,
+)
 from infra.settings.training.torchtitan import TorchtitanSettings
 from infra.settings.types import (
     Annotations,
@@ -23,69 +28,27 @@ from infra.settings.types import (
     DnsLabel,
     DnsName,
     EnvironmentName,
+    HostName,
     Labels,
     LabelValue,
     MemoryQuantity,
+    PathPrefix,
     PositiveInt,
     QualifiedName,
     Settings,
 )
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.kinds import KINDS, JobKind
-from kube.kinds.volcano import TRAINING_STEP
 from kube.names import GPU_COUNT_LABEL, GPU_PRODUCT_LABEL
 from kube.shared_memory import default_shm
 from training.config import TrainingConfig
 from workload.exit_codes import BAD_INPUT
-from workload.promotion import parse_condition
-from workload.results import EXPORT, MEDIA_TYPE, OUTPUT_NAME, PARAMETERS
 
 NOT_IN_RUN_NAME: Final = {"image", "state", "run", "recreate", "on_change", "schedule"}
 """Settings that the hash in a run's name does not cover.
 
 The hash covers the contents of the image instead of its key. `run` replaces the whole name.
 """
-
-StepName = Annotated[DnsLabel, Field(max_length=20)]
-
-
-def _limit(text: str) -> str:
-    if parse_condition(text).limit is None:
-        raise ValueError('must compare with a number, such as ">= 0.97"')
-    return text
-
-
-Limit = Annotated[str, AfterValidator(_limit)]
-"""Comparison of a metric with a number."""
-
-
-def _output_type(text: str) -> str:
-    if text not in PARAMETERS and not MEDIA_TYPE.fullmatch(text):
-        raise ValueError(
-            f"must be {', '.join(PARAMETERS)}, or the media type of an artifact, such as text/csv"
-        )
-    return text
-
-
-def _reference(text: str) -> str:
-    step, _, output = text.partition(".")
-    if not step or not output or (step != TRAINING_STEP and "." in output):
-        raise ValueError("must be <step>.<output>, such as prepare.rows")
-    return text
-
-
-def _output_name(text: str) -> str:
-    if len(text) > 40 or not re.fullmatch(OUTPUT_NAME, text):
-        raise ValueError(
-            "must begin with a lower-case letter, followed by at most 39 lower-case letters, "
-            "digits and _"
-        )
-    return text
-
-
-OutputName = Annotated[str, AfterValidator(_output_name)]
-OutputType = Annotated[str, AfterValidator(_output_type)]
-Reference = Annotated[str, AfterValidator(_reference)]
 
 
 class LauncherSettings(Settings):
@@ -95,78 +58,51 @@ class LauncherSettings(Settings):
     memory: MemoryQuantity = Field(default="2Gi", description="Memory request and limit.")
 
 
-class StepSettings(Settings):
-    """A step: one pod that runs a command with the job's image and claims."""
+class NotebookRouteSettings(Settings):
+    """Route from a browser outside the cluster to a notebook."""
 
-    command: list[str] = Field(min_length=1, description="Command with its arguments.")
-    after: list[StepName] = Field(
-        default=[],
-        description="Steps that must succeed before this one starts; "
-        f"`{TRAINING_STEP}` is the training step.",
+    gateway: GatewaySettings = Field(description="Gateway to attach to.")
+    hostnames: list[HostName] = Field(
+        default=[], description="Host names. Empty accepts every host name."
     )
-    when: dict[MetricName, Limit] = Field(
-        default={},
-        description='Conditions on metrics of the run\'s export, such as accuracy: ">= 0.97". If '
-        "one does not hold, this step and all steps that wait for it are skipped.",
-    )
-    inputs: dict[OutputName, Reference] = Field(
-        default={},
-        description="Outputs of other steps, each as `<step>.<output>`; the step waits for them. "
-        "`$(inputs.<name>)` in the command and in `env` is replaced with a parameter's value or an "
-        f"artifact's path. `{TRAINING_STEP}.{EXPORT}` is the directory of the run's export, and "
-        f"`{TRAINING_STEP}.<metric>` one of its metrics. The output of a step with for_each is a "
-        "JSON list.",
-    )
-    outputs: dict[OutputName, OutputType] = Field(
-        default={},
-        description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
-        "type of an artifact, such as text/csv. The command writes each to the file "
-        "`$(outputs.<name>)`. If the step has already run with the same image, command, `env` and "
-        "inputs, the command does not run, and the outputs of that run are reused.",
-    )
-    cache: bool = Field(
-        default=True,
-        description="Reuse the outputs of an earlier run if possible. false runs the step once in "
-        "each run.",
-    )
-    for_each: list[str] = Field(
-        default=[],
-        max_length=100,
-        description="Run the step once for each of these values, in parallel. $(ITEM) in the "
-        "command is replaced with the value. Later steps wait until all of these pods have "
-        "succeeded.",
-    )
-    retries: PositiveInt | None = Field(
-        default=None,
-        le=100,
-        description="Maximum number of restarts before the step fails. null uses `retries` of the "
-        "job.",
-    )
-    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
-    cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")
-    memory: MemoryQuantity = Field(
-        default="2Gi", description="Memory request and limit of the pod."
-    )
-    env: dict[EnvironmentName, str] = Field(
-        default={}, description="Additional environment variables."
-    )
-    writes_datasets: bool = Field(
-        default=False, description="Mount the datasets claim for writing."
+    path: PathPrefix = Field(
+        default="/",
+        pattern=r"^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$",
+        description="Path prefix of the notebook, such as /notebooks/anna.",
     )
 
     @model_validator(mode="after")
-    def _cache_has_outputs(self) -> Self:
-        if not self.cache and not self.outputs:
+    def _matches_one_notebook(self) -> Self:
+        if self.path == "/" and not self.hostnames:
             raise ValueError(
-                "sets cache: false but has no outputs. A step without outputs always runs: remove "
-                "cache"
+                "has neither hostnames nor path, so it would receive every request to the Gateway: "
+                "set one of them"
             )
         return self
 
-    @property
-    def waits_for(self) -> list[str]:
-        """Steps that this one waits for: `after`, and the producers of its inputs."""
-        return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
+
+class NotebookSettings(Settings):
+    """JupyterLab in a job of kind `notebook`."""
+
+    home: DnsLabel = Field(
+        description="Claim that contains the home directory. The directory is named after the "
+        "job's key and is kept when the notebook is deleted."
+    )
+    token_secret: DnsName = Field(
+        description="Secret in the notebook's namespace. Its key `token` contains the access token."
+    )
+    route: NotebookRouteSettings | None = Field(
+        default=None,
+        description="Route from outside the cluster. null allows only `kubectl port-forward`.",
+    )
+    idle_minutes: int = Field(
+        default=60,
+        ge=1,
+        le=7 * 24 * 60,
+        description="Time (min) without activity of kernels, terminals and GPUs after which the "
+        "notebook is suspended. JupyterLab shows a warning 10 minutes before the suspension, or "
+        "halfway through if the time is less than 20 minutes.",
+    )
 
 
 class PackingSettings(Settings):

@@ -439,15 +439,6 @@ def test_metrics_port_must_differ_from_other_ports_of_the_pods(
     assert [each.startswith(problem) for each in found] == ([True] if is_used else [])
 
 
-def test_elastic_job_needs_capacity_only_for_its_minimum_size() -> None:
-    values = configuration(job("volcano", nodes=8, min_nodes=2))
-    values["tenancy"]["quota"] = {"gpus": 8}
-    validate(values)
-    values["tenancy"]["quota"] = {"gpus": 7}
-    with pytest.raises(SettingsError, match="would never start"):
-        validate(values)
-
-
 def test_tensorflow_job_cannot_be_served() -> None:
     values = configuration(job("tensorflow"))
     values["inference"] = {"services": {"s": {"job": "job", "cpu": 1, "memory": "2Gi"}}}
@@ -474,46 +465,6 @@ def test_default_shared_memory_is_4gi_per_gpu_and_at_most_half_the_memory(
 ) -> None:
     settings = validate(configuration(job("volcano", gpus_per_node=gpus, memory=memory)))
     assert settings.training.jobs["job"].shared_memory == size
-
-
-def test_step_pod_must_fit_the_quota_and_the_queue() -> None:
-    values = configuration(job("volcano", steps={"score": {**STEP, "gpus": 16, "memory": "1Ti"}}))
-    values["tenancy"]["quota"] = {"gpus": 8}
-    with pytest.raises(SettingsError, match=r"steps\.score\.gpus is 16: one pod with 16 nvidia"):
-        validate(values)
-    values["tenancy"]["quota"] = {"gpus": 16}
-    validate(values)
-    values["volcano"]["queues"]["research"] = {"capability": {"memory": "512Gi"}}
-    with pytest.raises(SettingsError, match=r"memory is 512Gi, but the step score needs"):
-        validate(values)
-
-
-@pytest.mark.parametrize(("gpus", "fits"), [(16, True), (15, False)])
-def test_gang_must_fit_the_parents_of_its_queue(gpus: int, fits: bool) -> None:
-    values = configuration(job("volcano", nodes=2, gpus_per_node=8))
-    values["volcano"]["scheduler"] = {"share": "capacity"}
-    values["volcano"]["queues"] |= {
-        "company": {"capability": {"nvidia.com/gpu": gpus}},
-        "science": {"parent": "company"},
-        "research": {"parent": "science"},
-    }
-    if fits:
-        validate(values)
-        return
-    message = r"'research', below 'company', whose capability for nvidia\.com/gpu is 15, but"
-    with pytest.raises(SettingsError, match=message):
-        validate(values)
-
-
-@pytest.mark.parametrize(("cpu", "fits"), [("20", True), ("19", False)])
-def test_queue_must_have_capacity_for_gang_and_launcher(cpu: str, fits: bool) -> None:
-    values = configuration(job("mpi", nodes=2, cpu="8", launcher={"cpu": "4"}))
-    values["volcano"]["queues"]["research"] = {"capability": {"cpu": cpu}}
-    if fits:
-        validate(values)
-        return
-    with pytest.raises(SettingsError, match=r"the gang needs 20 \(.*a pod with 4 CPUs and 2Gi\)"):
-        validate(values)
 
 
 def test_credentials_in_a_url_are_not_printed() -> None:

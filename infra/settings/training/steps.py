@@ -1,21 +1,149 @@
-"""Checks of a job's steps: their order, and the outputs that they read from each other."""
+"""Steps of a training job, and checks of their order and of the outputs that they read."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Annotated, Final, Self
 
+from pydantic import AfterValidator, Field, model_validator
+
+from infra.settings.inference.scaling import MetricName
 from infra.settings.schema import DERIVED_HYPERPARAMETERS
+from infra.settings.types import (
+    CpuQuantity,
+    DnsLabel,
+    EnvironmentName,
+    MemoryQuantity,
+    PositiveInt,
+    Settings,
+)
 from kube.kinds.volcano import TRAINING_STEP
 from training.config import TrainingConfig
-from workload.results import PARAMETERS, PLACEHOLDER
+from workload.promotion import parse_condition
+from workload.results import EXPORT, MEDIA_TYPE, OUTPUT_NAME, PARAMETERS, PLACEHOLDER
 
 if TYPE_CHECKING:
     from infra.settings.training.job import TrainingJobSettings
 
 ITEM: Final = "ITEM"
 """Environment variable with the value of `for_each` that a step's pod processes."""
+
+StepName = Annotated[DnsLabel, Field(max_length=20)]
+
+
+def _limit(text: str) -> str:
+    if parse_condition(text).limit is None:
+        raise ValueError('must compare with a number, such as ">= 0.97"')
+    return text
+
+
+Limit = Annotated[str, AfterValidator(_limit)]
+"""Comparison of a metric with a number."""
+
+
+def _output_type(text: str) -> str:
+    if text not in PARAMETERS and not MEDIA_TYPE.fullmatch(text):
+        raise ValueError(
+            f"must be {', '.join(PARAMETERS)}, or the media type of an artifact, such as text/csv"
+        )
+    return text
+
+
+def _reference(text: str) -> str:
+    step, _, output = text.partition(".")
+    if not step or not output or (step != TRAINING_STEP and "." in output):
+        raise ValueError("must be <step>.<output>, such as prepare.rows")
+    return text
+
+
+def _output_name(text: str) -> str:
+    if len(text) > 40 or not re.fullmatch(OUTPUT_NAME, text):
+        raise ValueError(
+            "must begin with a lower-case letter, followed by at most 39 lower-case letters, "
+            "digits and _"
+        )
+    return text
+
+
+OutputName = Annotated[str, AfterValidator(_output_name)]
+OutputType = Annotated[str, AfterValidator(_output_type)]
+Reference = Annotated[str, AfterValidator(_reference)]
+
+
+class StepSettings(Settings):
+    """A step: one pod that runs a command with the job's image and claims."""
+
+    command: list[str] = Field(min_length=1, description="Command with its arguments.")
+    after: list[StepName] = Field(
+        default=[],
+        description="Steps that must succeed before this one starts; "
+        f"`{TRAINING_STEP}` is the training step.",
+    )
+    when: dict[MetricName, Limit] = Field(
+        default={},
+        description='Conditions on metrics of the run\'s export, such as accuracy: ">= 0.97". If '
+        "one does not hold, this step and all steps that wait for it are skipped.",
+    )
+    inputs: dict[OutputName, Reference] = Field(
+        default={},
+        description="Outputs of other steps, each as `<step>.<output>`; the step waits for them. "
+        "`$(inputs.<name>)` in the command and in `env` is replaced with a parameter's value or an "
+        f"artifact's path. `{TRAINING_STEP}.{EXPORT}` is the directory of the run's export, and "
+        f"`{TRAINING_STEP}.<metric>` one of its metrics. The output of a step with for_each is a "
+        "JSON list.",
+    )
+    outputs: dict[OutputName, OutputType] = Field(
+        default={},
+        description=f"Outputs by name, with their types: {', '.join(PARAMETERS)}, or the media "
+        "type of an artifact, such as text/csv. The command writes each to the file "
+        "`$(outputs.<name>)`. If the step has already run with the same image, command, `env` and "
+        "inputs, the command does not run, and the outputs of that run are reused.",
+    )
+    cache: bool = Field(
+        default=True,
+        description="Reuse the outputs of an earlier run if possible. false runs the step once in "
+        "each run.",
+    )
+    for_each: list[str] = Field(
+        default=[],
+        max_length=100,
+        description="Run the step once for each of these values, in parallel. $(ITEM) in the "
+        "command is replaced with the value. Later steps wait until all of these pods have "
+        "succeeded.",
+    )
+    retries: PositiveInt | None = Field(
+        default=None,
+        le=100,
+        description="Maximum number of restarts before the step fails. null uses `retries` of the "
+        "job.",
+    )
+    gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
+    cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")
+    memory: MemoryQuantity = Field(
+        default="2Gi", description="Memory request and limit of the pod."
+    )
+    env: dict[EnvironmentName, str] = Field(
+        default={}, description="Additional environment variables."
+    )
+    writes_datasets: bool = Field(
+        default=False, description="Mount the datasets claim for writing."
+    )
+
+    @model_validator(mode="after")
+    def _cache_has_outputs(self) -> Self:
+        if not self.cache and not self.outputs:
+            raise ValueError(
+                "sets cache: false but has no outputs. A step without outputs always runs: remove "
+                "cache"
+            )
+        return self
+
+    @property
+    def waits_for(self) -> list[str]:
+        """Steps that this one waits for: `after`, and the producers of its inputs."""
+        return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
 
 _JSON_TYPES: Final[Mapping[str, frozenset[str]]] = {

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from devcluster.paths import cache_root
 from devcluster.toolchain import go
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 
 def program(package: str) -> Path:

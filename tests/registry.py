@@ -17,7 +17,7 @@ import pytest
 import trustme
 import yaml
 
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 from tests.training.programs import free_port
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"

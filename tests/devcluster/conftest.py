@@ -2,6 +2,7 @@
 
 import os
 import stat
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
@@ -9,7 +10,9 @@ import pytest
 
 from devcluster.paths import Layout
 from devcluster.spec import Kind
-from tests.devcluster.programs import Install
+
+Install = Callable[[str, str], Path]
+"""Function that puts a fake program, a shell script with the same name, on PATH."""
 
 
 @pytest.fixture

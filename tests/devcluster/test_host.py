@@ -16,7 +16,7 @@ from devcluster import DevclusterError, host
 from devcluster.nodes import mounts
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 UPDATE_LISTS = """
 import fcntl, sys, time

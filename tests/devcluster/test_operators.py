@@ -9,7 +9,7 @@ from devcluster import DevclusterError, operators
 from devcluster.images.base_image import PYTORCH
 from devcluster.images.catalog import OPERATOR_IMAGES
 from devcluster.toolchain import OPERATORS, pins
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 KUSTOMIZATIONS = [
     pytest.param(operator, manifests.name, id=manifests.name)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 HERE = Path(__file__).parent
 TYPESCRIPT = HERE / "data" / "typescript"

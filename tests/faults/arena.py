@@ -11,8 +11,7 @@ from typing import Any, Final
 from tests.cluster.load import Load
 from tests.cluster.platform import Platform, await_
 from tests.faults.gangs import Change, Gang, resolve_rank_0
-from tests.faults.losses import Losses, repeated
-from tests.faults.lost import no_losses
+from tests.faults.losses import Losses, no_losses, repeated
 from tests.faults.table import Table
 from tests.faults.timeline import Timeline
 from tests.faults.trial import recorded

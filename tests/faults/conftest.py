@@ -7,8 +7,7 @@ import pytest
 from tests.cluster.load import Load, inference_request
 from tests.cluster.platform import ROOT, Platform
 from tests.faults.arena import JOBS, NAMESPACE, Arena
-from tests.faults.losses import Losses
-from tests.faults.lost import CLIENTS
+from tests.faults.losses import CLIENTS, Losses
 from tests.faults.table import Table
 from tests.faults.units import Units
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tests.faults.arena import NAMESPACE, Arena
 from tests.faults.gangs import Gang, slow_steps
-from tests.faults.lost import answered_with_503, lost_by_one_server
+from tests.faults.losses import answered_with_503, lost_by_one_server
 from tests.faults.units import worker_of
 
 # Eight processes exhaust the memory limit. Each uses less memory than the training process, so the

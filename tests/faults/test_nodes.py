@@ -5,7 +5,7 @@ import time
 from tests.cluster.platform import await_
 from tests.faults.arena import Arena
 from tests.faults.gangs import Gang, slow_steps
-from tests.faults.lost import lost_by_one_server
+from tests.faults.losses import lost_by_one_server
 from tests.faults.units import pause
 
 NODE = "gpu-node-1"

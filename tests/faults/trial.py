@@ -9,8 +9,7 @@ from dataclasses import dataclass, field
 from tests.cluster.load import Load, Seen
 from tests.faults.gangs import Gang
 from tests.faults.losses import repeated, standstill
-from tests.faults.row import Row
-from tests.faults.table import Table
+from tests.faults.table import Row, Table
 
 
 @dataclass

@@ -26,7 +26,7 @@ from tests.gitops.pipelines import (
     jobs,
     steps,
 )
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 LOGIN = {"id-token": "write"}
 WRITES: dict[str, dict[str, dict[str, str]]] = {

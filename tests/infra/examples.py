@@ -1,9 +1,15 @@
-"""A small valid configuration that tests modify."""
+"""A small valid configuration that tests modify, and stacks that use every key."""
 
 import copy
+from pathlib import Path
 from typing import Any
 
+import yaml
+
 from infra.settings import SettingsError, StackSettings, validate
+from infra.settings.monitoring import Thresholds
+from infra.settings.schema import DERIVED_HYPERPARAMETERS
+from training.config import TrainingConfig
 
 DIGEST = "0123456789abcdef" * 4
 TRAINING_IMAGE = f"registry.example.com/team/training@sha256:{DIGEST}"
@@ -101,3 +107,21 @@ def assert_reported(mistake: Mistake) -> None:
     matching = [sentence for sentence in found if sentence.startswith(f"gpu-platform:{key}")]
     assert any(advice in sentence for sentence in matching), found
     assert all(sentence.endswith(".") and "\n" not in sentence for sentence in found)
+
+
+SECRET = frozenset({"registry_password"})
+"""The only key of `stacks` whose value is a secret."""
+
+
+def stacks() -> list[dict[str, Any]]:
+    """Return the configurations of stacks that together use every configuration key."""
+    first, *others = yaml.load_all(
+        Path(__file__).with_name("every_key.yaml").read_text(), yaml.CSafeLoader
+    )
+    first["training"]["jobs"]["digits"]["hyperparameters"] = {
+        name: value
+        for name, value in TrainingConfig().model_dump(mode="json").items()
+        if name not in DERIVED_HYPERPARAMETERS
+    }
+    first["monitoring"]["thresholds"] = Thresholds().model_dump(mode="json")
+    return [{**first, "registry_password": "hunter2"}, *others]

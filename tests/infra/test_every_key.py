@@ -7,9 +7,7 @@ from pydantic import BaseModel
 
 from infra.settings import StackSettings, validate
 from infra.settings.schema import DERIVED_HYPERPARAMETERS
-from tests.infra.every_key import stacks
-
-SECRET = frozenset({"registry_password"})
+from tests.infra.examples import SECRET, stacks
 
 
 def declared(annotation: Any, seen: set[type] | None = None) -> Iterator[tuple[str, str]]:

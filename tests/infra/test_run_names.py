@@ -16,10 +16,9 @@ from infra.settings.training.checks import PROGRAMS
 from infra.settings.training.job import TrainingJobSettings
 from infra.training_run import TrainingJobArgs, run_name
 from tests.infra.conftest import Plan, Provision
-from tests.infra.every_key import stacks
+from tests.infra.examples import SECRET, stacks
 from tests.infra.jobs import NODES, configuration, job, problems_of
 from tests.infra.test_any_job import CAPABLE, HYPOTHESIS_SETTINGS, OPTIONS, jobs
-from tests.infra.test_every_key import SECRET
 
 
 def args(job_config: dict[str, Any]) -> TrainingJobArgs:

@@ -15,9 +15,8 @@ from gitops.environments.difference import values_of
 from gitops.stack_file import document
 from kube.kinds import KINDS
 from tests.infra.conftest import Provision
-from tests.infra.every_key import stacks
+from tests.infra.examples import SECRET, stacks
 from tests.infra.jobs import job, objects
-from tests.infra.test_every_key import SECRET
 from tests.operators.definitions import GATEWAY_API, VOLCANO, GoModule, module_folder
 from tests.operators.test_1_definitions import DEFINITIONS
 from tools.environments import environment, run

@@ -10,8 +10,7 @@ import pytest
 
 from infra.configuration import load_settings
 from tests.infra.conftest import Plan, Provision
-from tests.infra.every_key import stacks
-from tests.infra.examples import TRAINING_IMAGE, changed, good
+from tests.infra.examples import TRAINING_IMAGE, changed, good, stacks
 
 VOLCANO_JOB = "kubernetes:batch.volcano.sh/v1alpha1:Job"
 RELEASE = "kubernetes:helm.sh/v3:Release"

@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 TIMEOUT_SECONDS = 90.0
 

@@ -6,7 +6,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 
 @dataclass(frozen=True)

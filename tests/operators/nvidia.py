@@ -16,7 +16,7 @@ from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import ensure
 from infra.settings.cluster import GpuSettings
 from tests.operators.definitions import GoModule, module_folder
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 VERSION = "v0.19.0"
 GO_NVML = GoModule(

@@ -28,7 +28,7 @@ from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import ensure
 from simulation.supervisor import Service, Supervisor
 from tests.cluster.platform import await_
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 NAME = "gpu-node-0"
 GROUP = "gpu-platform-standalone"

@@ -15,7 +15,7 @@ from tests.cluster.platform import Platform, empty_cluster
 from tests.infra.jobs import configuration, job, objects, surrounding_objects
 from tests.infra.test_any_job import jobs
 from tests.operators.definitions import GATEWAY_API
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 # The definitions come from the Go modules of the operators.
 DEFINITIONS = {

@@ -24,7 +24,7 @@ from kube.names import WORKLOAD_LABEL
 from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
 from tests.cluster.platform import Platform, await_
 from tests.faults.units import Units
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 SPEC = cluster_spec(Kind.REAL)
 NAMESPACE = "ml-dev"

@@ -21,7 +21,7 @@ from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import NODES, job, objects
 from tests.operators.browser import answers, chromium, wait
 from tests.operators.container import Container, stop
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 from tools.environments import environment
 
 TOKEN = "c0ffee5ea5"

@@ -25,7 +25,7 @@ from infra.gpu_stack import plugin_config
 from infra.settings.cluster import GpuSettings
 from tests.cluster.platform import await_
 from tests.operators import nvidia
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 PRODUCT = "NVIDIA A100-SXM4-80GB"
 UUIDS = ["GPU-00000000-aaaa", "GPU-11111111-bbbb"]

@@ -4,6 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import yaml
+
 from policies.catalogue import RULES
 from policies.properties import plain
 from policies.resources import Resource
@@ -13,7 +15,8 @@ from policies.views import Stack, View
 from tests.policies import manifests
 from tests.policies.case import Case
 from tests.policies.cases import CASES
-from tests.policies.harness import REMOVED, UNKNOWN_VALUE, changed, evaluate_rule, type_of
+from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, evaluate_rule, type_of
+from tools.generate.policy_examples import EXAMPLES, SETTINGS
 
 NAMES = [rule.name for rule in RULES]
 STRICT = {
@@ -136,3 +139,24 @@ def test_unknown_gpu_limit_and_queue_are_not_violations() -> None:
 def test_plain_data_is_not_changed_by_the_conversion() -> None:
     job = manifests.volcano_job()
     assert plain(job) == job
+
+
+def manifests_of(rule: Rule[Any], text: str) -> list[Manifest]:
+    """Return an example as manifests; pod specifications are put into a suitable Deployment."""
+    if rule.scope != "pod":
+        return list(yaml.safe_load_all(text))
+    component = "inference" if rule.topic in ("inference", "models", "rollout") else "training"
+    metadata = {"name": "x", "labels": {"app.kubernetes.io/component": component}}
+    spec = {"template": {"metadata": metadata, "spec": yaml.safe_load(text)}}
+    return [{"apiVersion": "apps/v1", "kind": "Deployment", "metadata": metadata, "spec": spec}]
+
+
+def test_bad_example_violates_its_rule_and_good_example_passes() -> None:
+    for rule in RULES:
+        example, config = EXAMPLES[rule.name], SETTINGS.get(rule.name)
+        assert evaluate_rule(rule.name, *manifests_of(rule, example.bad), config=config), rule.name
+        assert evaluate_rule(rule.name, *manifests_of(rule, example.good), config=config) == []
+
+
+def test_exactly_the_existing_rules_have_examples() -> None:
+    assert set(EXAMPLES) == {rule.name for rule in RULES}

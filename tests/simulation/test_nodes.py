@@ -9,7 +9,7 @@ import pytest
 from devcluster.spec import Kind, cluster_spec
 from simulation.configuration import SIMULATED_ANNOTATION
 from simulation.nodes import NEW_NODE_TAINT, ensure, manifest
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 
 def node(kind: Kind) -> dict[str, Any]:

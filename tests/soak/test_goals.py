@@ -3,6 +3,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.soak.goals import goals_of, trend, trends
+from tests.soak.inventory import added, numbered
 from tests.soak.plot import draw
 from tools.bench.outcome import Goal
 
@@ -80,3 +81,21 @@ def test_the_plot_is_reproducible(tmp_path: Path) -> None:
         draw(result(wave(200.0)), tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
     assert "server" in (tmp_path / "a.svg").read_text()
+
+
+def test_additional_objects_are_leftovers() -> None:
+    first = {"Pod": frozenset({"ml/a"})}
+    last = {"Pod": frozenset({"ml/a", "ml/b"}), "Service": frozenset({"ml/c"})}
+    assert added(first, last) == {"Pod": ["ml/b"], "Service": ["ml/c"]}
+    assert added(first, first) == {}
+
+
+def test_removed_objects_are_not_leftovers() -> None:
+    assert added({"Pod": frozenset({"ml/a"})}, {"Pod": frozenset()}) == {}
+
+
+def test_additional_mounts_of_the_same_kind_are_counted() -> None:
+    one = ["/run/0123456789abcdef/rootfs", "/sys"]
+    other = ["/sys", "/run/fedcba9876543210/rootfs"]
+    assert set(numbered(one)) == set(numbered(other))
+    assert set(numbered([*one, one[0]])) - set(numbered(other)) == {"/run/#/rootfs 2"}

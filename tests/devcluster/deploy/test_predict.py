@@ -17,7 +17,7 @@ from inference.engine.handlers import input_spec
 from inference.engine.interface import Answer, InputError, Served, TensorSpec
 from inference.protocol import v2_json
 from inference.protocol.v2_json import model_metadata
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 from training.data import held_out_digits
 from training.data.published import FASHION_CLASSES
 from workload.manifest import Manifest, Weights

@@ -21,7 +21,7 @@ from devcluster.deploy.stack import (
     recover,
 )
 from devcluster.paths import CHECKOUT, Layout
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 # Records its arguments, and copies $FAKE_CLI/events to the path after --event-log.
 PULUMI = """

@@ -21,7 +21,7 @@ from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain
 from gitops.runs.progress import Progress
 from kube.kinds.record import State
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 from tests.gitops import plans
 
 

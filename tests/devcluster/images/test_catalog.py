@@ -20,7 +20,7 @@ from devcluster.nodes.services import PAUSE_IMAGE
 from devcluster.paths import CHECKOUT, Layout
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import pins
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 PAUSE = ToolImage("pause:3.10", "pause", "/pause")
 

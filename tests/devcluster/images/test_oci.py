@@ -15,7 +15,7 @@ import pytest
 
 from devcluster import DevclusterError
 from devcluster.images.oci import MANIFEST_TYPE, ImageConfig, Layout, file_layer
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 CONFIG = ImageConfig(entrypoint=["/pause"], environment={"LANG": "C.UTF-8"}, user="10001")
 

@@ -14,7 +14,7 @@ from devcluster.nodes import image_stores
 from devcluster.nodes.image_stores import free_disk_space, link_base
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 SPEC = cluster_spec(Kind.REAL)
 REFERENCE = "127.0.0.1:5000/pytorch-cpu:2.15.0"

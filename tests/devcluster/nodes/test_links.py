@@ -4,7 +4,7 @@ import json
 
 from devcluster.nodes.links import EPHEMERAL_PORTS, clashing_routes
 from devcluster.spec import Network
-from tests.devcluster.programs import Install
+from tests.devcluster.conftest import Install
 
 HARMLESS = [
     {"dst": "default", "gateway": "192.168.1.1", "dev": "eth0"},

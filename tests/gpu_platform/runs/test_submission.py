@@ -26,8 +26,7 @@ from policies.configuration import configure
 from policies.documents import read
 from policies.evaluation import evaluate
 from tests.infra.conftest import Plan, Provision, provision  # noqa: F401  a fixture
-from tests.infra.every_key import stacks
-from tests.infra.test_every_key import SECRET
+from tests.infra.examples import SECRET, stacks
 
 
 def with_members(values: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from filelock import FileLock
 from devcluster.paths import cache_root
 from infra.observability.alerts import rule_groups
 from infra.settings.monitoring import MonitoringSettings
-from tests.tiers import unavailable
+from tests.platforms import unavailable
 
 SETTINGS = MonitoringSettings(prometheus="operator", gpu_prices={"NVIDIA-L4": 0.75})
 PACKAGE = "prometheus"

@@ -5,12 +5,12 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 from gitops import changed, comment
 from gitops.access import command as access
 from gitops.environments import difference_command, new_command
-from gitops.errors import FAILED, USAGE, GitopsError
+from gitops.errors import FAILED, GitopsError, Parser
 from gitops.forecast import simulate_command, snapshot_command
 from gitops.preview import command as preview
 from gitops.runs import command as status
@@ -29,17 +29,9 @@ _COMMANDS: dict[str, Any] = {
 }
 
 
-class _Parser(argparse.ArgumentParser):
-    """Parser that exits with status 64 for invalid arguments, because status 2 reports changes."""
-
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: error: {message}\n")
-
-
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status."""
-    parser = _Parser(prog="python -m gitops", description=__doc__)
+    parser = Parser(prog="python -m gitops", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, module in _COMMANDS.items():
         subparser = commands.add_parser(

@@ -6,8 +6,7 @@ from typing import Any, Final
 
 from infra.manifests import DNS_PORTS, NOT_AWAITED, Manifest, compact, standard_labels
 from infra.pods import GpuNodes, Mount, Pod, Volume, pod_template
-
-_RBAC: Final = "rbac.authorization.k8s.io"
+from kube.names import RBAC_GROUP
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +60,7 @@ class ApiClient:
         """Return a Role in `namespace` (default: the program's namespace)."""
         metadata = {**self.metadata, "namespace": namespace or self.namespace}
         return {
-            "apiVersion": f"{_RBAC}/v1",
+            "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": "Role",
             "metadata": metadata,
             "rules": list(rules),
@@ -70,10 +69,10 @@ class ApiClient:
     def binding(self, namespace: str | None = None) -> Manifest:
         """Return the RoleBinding in `namespace` (default: the program's namespace)."""
         return {
-            "apiVersion": f"{_RBAC}/v1",
+            "apiVersion": f"{RBAC_GROUP}/v1",
             "kind": "RoleBinding",
             "metadata": {**self.metadata, "namespace": namespace or self.namespace},
-            "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": self.name},
+            "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": self.name},
             "subjects": [self._subject],
         }
 
@@ -81,16 +80,16 @@ class ApiClient:
         """Return a ClusterRole and its binding."""
         return [
             {
-                "apiVersion": f"{_RBAC}/v1",
+                "apiVersion": f"{RBAC_GROUP}/v1",
                 "kind": "ClusterRole",
                 "metadata": self._metadata,
                 "rules": list(rules),
             },
             {
-                "apiVersion": f"{_RBAC}/v1",
+                "apiVersion": f"{RBAC_GROUP}/v1",
                 "kind": "ClusterRoleBinding",
                 "metadata": self._metadata,
-                "roleRef": {"apiGroup": _RBAC, "kind": "ClusterRole", "name": self.name},
+                "roleRef": {"apiGroup": RBAC_GROUP, "kind": "ClusterRole", "name": self.name},
                 "subjects": [self._subject],
             },
         ]

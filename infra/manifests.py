@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from kube.names import PATCH_FORCE_ANNOTATION, SKIP_AWAIT_ANNOTATION
+from kube.names import PATCH_FORCE_ANNOTATION, SKIP_AWAIT_ANNOTATION, SYSTEM_PRIORITY_CLASSES
 
 Manifest = dict[str, Any]
 """A Kubernetes object in the structure of its API. Values may be Pulumi outputs."""
@@ -108,15 +108,16 @@ def from_namespaces(names: Iterable[str], ports: Iterable[int]) -> Manifest:
     }
 
 
-_CRITICAL: Final = ("system-cluster-critical", "system-node-critical")
-
-
 def system_namespace(name: str, app: str) -> list[Manifest]:
     """Return a namespace for pods that mount host paths, and its quota.
 
     GKE admits pods with a system priority class only if a ResourceQuota lists these classes.
     """
-    scope = {"scopeName": "PriorityClass", "operator": "In", "values": list(_CRITICAL)}
+    scope = {
+        "scopeName": "PriorityClass",
+        "operator": "In",
+        "values": list(SYSTEM_PRIORITY_CLASSES),
+    }
     return [
         {
             "apiVersion": "v1",

@@ -7,9 +7,8 @@ from infra.manifests import DESCRIPTION, Manifest
 from infra.settings.tenancy import TenancySettings
 from kube.kinds import RESOURCES, TRAINING_RUNTIME
 from kube.kinds.volcano import COMMAND, TEMPLATE
-from kube.names import LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
+from kube.names import LEADER_WORKER_SET_GROUP, RBAC_GROUP, SCHEDULING_GROUP
 
-_RBAC: Final = "rbac.authorization.k8s.io"
 _READ: Final = ("get", "list", "watch")
 _WRITE: Final = ("create", "update", "patch", "delete")
 _READABLE: Final = {
@@ -77,11 +76,11 @@ def _role(
     name: str, namespace: str, rules: list[Manifest], groups: Sequence[str]
 ) -> Iterator[Manifest]:
     metadata: dict[str, Any] = {"name": name, "namespace": namespace}
-    yield {"apiVersion": f"{_RBAC}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
+    yield {"apiVersion": f"{RBAC_GROUP}/v1", "kind": "Role", "metadata": metadata, "rules": rules}
     yield {
-        "apiVersion": f"{_RBAC}/v1",
+        "apiVersion": f"{RBAC_GROUP}/v1",
         "kind": "RoleBinding",
         "metadata": metadata,
-        "roleRef": {"apiGroup": _RBAC, "kind": "Role", "name": name},
-        "subjects": [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in groups],
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": "Role", "name": name},
+        "subjects": [{"apiGroup": RBAC_GROUP, "kind": "Group", "name": group} for group in groups],
     }

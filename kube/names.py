@@ -51,6 +51,14 @@ FLOW_GROUP: Final = "flow.volcano.sh"
 SCHEDULING_GROUP: Final = "scheduling.volcano.sh"
 """API group of Volcano's Queues and PodGroups."""
 
+RBAC_GROUP: Final = "rbac.authorization.k8s.io"
+ADMISSION_GROUP: Final = "admissionregistration.k8s.io"
+GATEWAY_GROUP: Final = "gateway.networking.k8s.io"
+"""API group of the Gateway API."""
+
+SYSTEM_PRIORITY_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
+"""PriorityClasses that exist in every cluster."""
+
 LEADER_WORKER_SET_GROUP: Final = "leaderworkerset.x-k8s.io"
 """API group of LeaderWorkerSets, whose replicas each have several pods."""
 

@@ -149,7 +149,7 @@ def literal(value: Any) -> str:
     return json.dumps(value)
 
 
-_MOUNTS: Final = "c.?volumeMounts.orValue([])"
+MOUNTS: Final = "c.?volumeMounts.orValue([])"
 VARIABLES: Final = {
     "template": _OBJECT,
     "spec": "variables.template.spec",
@@ -164,7 +164,7 @@ VARIABLES: Final = {
     ),
     "volumes": "variables.spec.?volumes.orValue([])",
     "mountsAtShm": (
-        f"variables.containers.map(c, {_MOUNTS}"
+        f"variables.containers.map(c, {MOUNTS}"
         f".filter(m, {path('m.mountPath')} == ['dev', 'shm'] || m.mountPath.contains('..'))"
         ".map(m, m.name))"
     ),

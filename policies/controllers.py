@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import cached_property
-from typing import Final
 
 from kube.names import (
     GROUP_ANNOTATION,
@@ -21,14 +20,12 @@ from kube.names import (
     SKIP_AWAIT_ANNOTATION,
 )
 from kube.workloads.control import Job
-from kube.workloads.record import WorkloadKind, steps
+from kube.workloads.record import NO_RECORD, steps
 from policies.counts import value_near_pod
 from policies.pod_search import find_all_pods
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
 from policies.workloads import Pod
-
-_NO_RECORD: Final = WorkloadKind(group="", kind="")
 
 
 @dataclass(frozen=True)
@@ -61,7 +58,7 @@ class Workload:
 
     @property
     def _record(self) -> Job:
-        return (self.resource.record or _NO_RECORD).job
+        return (self.resource.record or NO_RECORD).job
 
     def _field(self, path: str) -> Node:
         return self._job.at(path)
@@ -72,7 +69,7 @@ class Workload:
 
         An example is the TrainingRuntime of a TrainJob.
         """
-        return (self.resource.record or _NO_RECORD).completed
+        return (self.resource.record or NO_RECORD).completed
 
     @property
     def counts_each_pod(self) -> bool:
@@ -115,7 +112,7 @@ class Workload:
 
     def _is_complete(self) -> bool:
         """Return whether all lists and objects on the paths to the pods are known."""
-        for location in (self.resource.record or _NO_RECORD).pods:
+        for location in (self.resource.record or NO_RECORD).pods:
             keys = steps(location.at)
             stars = [index for index, key in enumerate(keys) if key == "*"]
             for index in (*stars, len(keys)):
@@ -241,7 +238,7 @@ class Workload:
     @property
     def skip_await_annotation(self) -> Node | None:
         """The annotation that disables waiting for completion; None if Pulumi does not wait."""
-        record = self.resource.record or _NO_RECORD
+        record = self.resource.record or NO_RECORD
         return self.resource.annotations[SKIP_AWAIT_ANNOTATION] if record.awaited else None
 
 
@@ -252,7 +249,7 @@ def find_workloads(resource: Resource) -> list[Workload]:
     machines = [pod for pod in found if pod.location.machine]
     if not found:
         return []
-    job = (resource.record or _NO_RECORD).job
+    job = (resource.record or NO_RECORD).job
     nodes = list(nodes_at(resource.root, steps(job.at)))
     if len(nodes) == 1:
         return [Workload(resource, pods, nodes[0], machines)]

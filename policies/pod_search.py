@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from kube.workloads.record import Pods, WorkloadKind, steps
+from kube.workloads.record import NO_RECORD, Pods, WorkloadKind, steps
 from policies.counts import value_near_pod
 from policies.pod_parts import LayeredNode, containers_at, structural_specs
 from policies.resources import Resource
 from policies.values import UNKNOWN, Node, nodes_at
-from policies.workloads import ANYWHERE, NO_RECORD, Pod
+from policies.workloads import ANYWHERE, Pod
 
 
 def find_pods(resource: Resource) -> list[Pod]:

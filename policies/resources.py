@@ -18,7 +18,7 @@ _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
 # A Release is the only type for which the provider creates no object itself; it passes the values
 # to Helm.
-_RELEASE = "kubernetes:helm.sh/v3:Release"
+RELEASE = "kubernetes:helm.sh/v3:Release"
 # Components, whose children are registered one by one.
 _COMPONENTS = frozenset(
     f"kubernetes:{name}"
@@ -124,7 +124,7 @@ class Resource:
         Like the provider, this check uses `apiVersion` and `kind` in the properties rather than the
         type token, because anyone can register an object under a component's type token.
         """
-        if not self.pulumi_type.startswith(_PULUMI_PREFIX) or self.pulumi_type == _RELEASE:
+        if not self.pulumi_type.startswith(_PULUMI_PREFIX) or self.pulumi_type == RELEASE:
             return False
         declared = {"apiVersion", "kind"} <= self.properties.keys()
         return declared or self.pulumi_type not in _COMPONENTS
@@ -180,7 +180,7 @@ class Resource:
     @cached_property
     def hidden_effects(self) -> str:
         """Effects that rules cannot see, such as `it deploys a chart`; usually empty."""
-        if self.pulumi_type == _RELEASE:
+        if self.pulumi_type == RELEASE:
             return "it deploys a chart"
         if self.record is None:
             return ""

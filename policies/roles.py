@@ -24,13 +24,12 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from kube.accelerators import Accelerators
-from kube.workloads.record import Role, WorkloadKind
+from kube.workloads.record import NO_RECORD, Role
 from policies.counts import UNLIMITED, product
 
 if TYPE_CHECKING:
     from policies.workloads import Pod
 
-_NO_RECORD: Final = WorkloadKind(group="", kind="")
 _SMALL_ROLES: Final[tuple[Role, ...]] = ("batch", "interactive")
 
 
@@ -62,7 +61,7 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     """Return the role of a pod."""
     if pod.location.additional:
         return "system"
-    record = pod.resource.record or _NO_RECORD
+    record = pod.resource.record or NO_RECORD
     accelerators, small = settings.accelerators, settings.small_gpus
     requests_gpu = bool(pod.gpu_containers(accelerators))
     if pod.location.machine:

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from kube.accelerators import Accelerators, device_counts
 from kube.quantities import quantity_or_none
-from kube.workloads.record import Pods, Role, WorkloadKind, steps
+from kube.workloads.record import NO_RECORD, Pods, Role, steps
 from policies.counts import (
     copies,
     product,
@@ -31,7 +31,6 @@ from policies.resources import Resource
 from policies.roles import RoleSettings, role_of
 from policies.values import UNKNOWN, Key, Node, nodes_at
 
-NO_RECORD: Final = WorkloadKind(group="", kind="")
 ANYWHERE: Final = Pods(at="")
 """Location of a pod specification that the registry does not list."""
 

@@ -31,6 +31,7 @@ from kube.names import (
     CANARY_ANNOTATION,
     CANARY_IMAGE_ANNOTATION,
     CANARY_SPAN,
+    GATEWAY_GROUP,
     LEADER_WORKER_SET_GROUP,
     ROLLED_BACK_ANNOTATION,
 )
@@ -43,13 +44,12 @@ A single evaluation without a ready pod may occur while a pod is replaced.
 """
 
 _IDENTITY_ANNOTATIONS: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)
-_GROUP: Final = "gateway.networking.k8s.io"
 _WORKLOADS: Final = {
     kind: create_namespaced_resource(group, "v1", kind, f"{kind.lower()}s")
     for group, kind in (("apps", "Deployment"), (LEADER_WORKER_SET_GROUP, "LeaderWorkerSet"))
 }
 _ROUTES: Final = {
-    kind: create_namespaced_resource(_GROUP, "v1", kind, f"{kind.lower()}s")
+    kind: create_namespaced_resource(GATEWAY_GROUP, "v1", kind, f"{kind.lower()}s")
     for kind in ("HTTPRoute", "GRPCRoute")
 }
 _PROMETHEUS_SECONDS: Final = 5.0
@@ -271,7 +271,7 @@ class Rollback:
             Event(
                 metadata=name,
                 involvedObject=ObjectReference(
-                    apiVersion=f"{_GROUP}/v1",
+                    apiVersion=f"{GATEWAY_GROUP}/v1",
                     kind=str(route["kind"]),
                     name=metadata.name,
                     namespace=metadata.namespace,

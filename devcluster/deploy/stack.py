@@ -19,6 +19,7 @@ from devcluster.paths import CHECKOUT, Layout
 from gitops.engine import Pack
 from gitops.preview import events
 from gitops.preview.changes import changes
+from policies.resources import RELEASE
 
 UNCHANGED = frozenset({"same", "read"})
 Report = Callable[[str], None]
@@ -218,7 +219,6 @@ def is_unchanged(changes: Mapping[str, int]) -> bool:
     return not any(n for op, n in changes.items() if op not in UNCHANGED)
 
 
-RELEASE = "kubernetes:helm.sh/v3:Release"
 _SELECTOR_SUFFIXES = {"creating": "", "updating": ",status=pending-upgrade"}
 """Maps the type of a pending operation to a suffix of the label selector.
 

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from gitops.runs.snapshot import BUILT_IN_RESOURCES, OPTIONAL_RESOURCES
+from kube.names import ADMISSION_GROUP, RBAC_GROUP
 
 Manifest = Mapping[str, Any]
 Purpose = Literal["preview", "update"]
 
-_RBAC: Final = "rbac.authorization.k8s.io"
-_ADMISSION: Final = "admissionregistration.k8s.io"
 _VERBS: Final[dict[Purpose, tuple[str, ...]]] = {
     "preview": ("get", "create", "patch"),
     "update": ("get", "list", "watch", "create", "patch", "update", "delete"),
@@ -107,7 +106,7 @@ def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]
 
 
 def _subjects(groups: Sequence[str]) -> list[dict[str, str]]:
-    return [{"apiGroup": _RBAC, "kind": "Group", "name": group} for group in groups]
+    return [{"apiGroup": RBAC_GROUP, "kind": "Group", "name": group} for group in groups]
 
 
 def _rules(objects: Sequence[Object], namespace: str, purpose: Purpose) -> list[dict[str, Any]]:
@@ -134,11 +133,11 @@ def _resource_rules(
     group: str, resource: str, names: Sequence[str], purpose: Purpose, namespaced: bool
 ) -> Iterator[dict[str, Any]]:
     verbs = _VERBS[purpose]
-    if purpose == "preview" and group == _ADMISSION:
+    if purpose == "preview" and group == ADMISSION_GROUP:
         verbs = ("get",)
     is_cluster_update = not namespaced and purpose == "update"
     secret = (group, resource) == ("", "secrets")
-    if not (is_cluster_update or secret or group == _RBAC):
+    if not (is_cluster_update or secret or group == RBAC_GROUP):
         yield _rule(group, [resource], verbs)
         return
     # The rules list the objects by name. Otherwise, the group could read other Secrets, extend
@@ -150,7 +149,7 @@ def _resource_rules(
     yield _rule(group, [resource], [v for v in verbs if v not in _VERBS_NOT_LIMITED_BY_NAME], names)
     if unnamed:
         yield _rule(group, [resource], unnamed)
-    if group == _RBAC and resource in {"roles", "clusterroles"}:
+    if group == RBAC_GROUP and resource in {"roles", "clusterroles"}:
         yield _rule(group, [resource], ("escalate", "bind"), names)
 
 
@@ -167,16 +166,16 @@ def _role_and_binding(
     scope = "" if namespace else "Cluster"
     metadata = {"name": name} | ({"namespace": namespace} if namespace else {})
     yield {
-        "apiVersion": f"{_RBAC}/v1",
+        "apiVersion": f"{RBAC_GROUP}/v1",
         "kind": f"{scope}Role",
         "metadata": metadata,
         "rules": rules,
     }
     yield {
-        "apiVersion": f"{_RBAC}/v1",
+        "apiVersion": f"{RBAC_GROUP}/v1",
         "kind": f"{scope}RoleBinding",
         "metadata": metadata,
-        "roleRef": {"apiGroup": _RBAC, "kind": f"{scope}Role", "name": name},
+        "roleRef": {"apiGroup": RBAC_GROUP, "kind": f"{scope}Role", "name": name},
         "subjects": subjects,
     }
 
@@ -192,7 +191,7 @@ def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
     }
     listed = ", ".join(f"'{group}'" for group in groups)
     yield {
-        "apiVersion": f"{_ADMISSION}/v1",
+        "apiVersion": f"{ADMISSION_GROUP}/v1",
         "kind": "ValidatingAdmissionPolicy",
         "metadata": {"name": name},
         "spec": {
@@ -216,7 +215,7 @@ def _dry_run_only(name: str, groups: Sequence[str]) -> Iterator[dict[str, Any]]:
         },
     }
     yield {
-        "apiVersion": f"{_ADMISSION}/v1",
+        "apiVersion": f"{ADMISSION_GROUP}/v1",
         "kind": "ValidatingAdmissionPolicyBinding",
         "metadata": {"name": name},
         "spec": {"policyName": name, "validationActions": ["Deny"]},

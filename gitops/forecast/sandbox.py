@@ -19,12 +19,13 @@ from typing import Any, Final, Self
 
 import httpx
 
+from gitops.engine import PROJECT
 from gitops.errors import GitopsError
 from gitops.forecast.objects import GANG_LABEL, NAMESPACE, Manifest, cluster_objects, node
 from gitops.forecast.state import State
+from simulation.nodes import NEW_NODE_TAINT
 from simulation.volcano import FLAGS, scheduler_program
 
-_PROJECT: Final = Path(__file__).resolve().parents[2]
 _CORE: Final = "/api/v1"
 _VOLCANO: Final = "/apis/scheduling.volcano.sh/v1beta1"
 _NAMESPACE: Final = f"namespaces/{NAMESPACE}"
@@ -77,7 +78,6 @@ tiers:
     [{name: overcommit}, {name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
 """
 """Configuration that Volcano 1.14 uses if its configuration is missing or invalid."""
-_NOT_READY: Final = "node.kubernetes.io/not-ready"
 _NO_GRACE_PERIOD: Final = {"gracePeriodSeconds": "0"}
 _STDERR: Final = 2
 
@@ -349,7 +349,7 @@ class Sandbox:
         for each in self._items(_PATHS["Node"]):
             conditions = {c["type"]: c["status"] for c in each["status"].get("conditions", ())}
             taints = {taint["key"] for taint in each["spec"].get("taints", ())}
-            ready += conditions.get("Ready") == "True" and _NOT_READY not in taints
+            ready += conditions.get("Ready") == "True" and NEW_NODE_TAINT not in taints
         return "" if ready >= count else f"{ready} of {count} are Ready"
 
     def _wait_while(self, problem: Callable[[], str], failure: str) -> None:
@@ -430,7 +430,7 @@ def _devcluster(environment: dict[str, str], *arguments: str) -> str:
     done = subprocess.run(
         command,
         env=environment,
-        cwd=_PROJECT,
+        cwd=PROJECT,
         stdout=_STDERR if arguments[0] == "up" else subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

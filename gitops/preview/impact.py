@@ -14,7 +14,7 @@ from infra.schedule import PROGRAM
 from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from kube.kinds.volcano import FLOW, TEMPLATE
-from kube.names import BUS_GROUP, RUN_LABEL, SCHEDULING_GROUP
+from kube.names import BUS_GROUP, GATEWAY_GROUP, RUN_LABEL, SCHEDULING_GROUP
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rules.sweeps import is_sweep
@@ -22,7 +22,6 @@ from policies.settings import RoleConfig
 from policies.workloads import Pod
 
 _ROLES = RoleConfig()
-_GATEWAY_API = "gateway.networking.k8s.io"
 _IDLE_CANARY = "Before that, its route is changed to send all requests to the stable version."
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
@@ -95,7 +94,7 @@ def _idle_canaries(changes: Iterable[Change]) -> Iterator[tuple[str | None, str]
     """Yield the namespace and name of each canary that receives no requests from its route."""
     for change in changes:
         route = change.resource
-        if change.new is not None and route.group == _GATEWAY_API:
+        if change.new is not None and route.group == GATEWAY_GROUP:
             canary = f"{route.name}-canary"
             backends = (
                 each

@@ -1,11 +1,9 @@
 """Command line of `python -m gpu_platform`."""
 
 import argparse
-import sys
 from pathlib import Path
-from typing import NoReturn
 
-from gitops.errors import FAILED, USAGE
+from gitops.errors import FAILED, USAGE, Parser
 from gpu_platform.models.arguments import add_models
 
 REJECTED = 3
@@ -41,15 +39,9 @@ exit status:
 """
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> NoReturn:
-        self.print_usage(sys.stderr)
-        self.exit(USAGE, f"{self.prog}: error: {message}\n")
-
-
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
-    parsed = _Parser(
+    parsed = Parser(
         prog="python -m gpu_platform",
         description="Submit, watch and stop training runs with the permissions of a team member; "
         "publish and promote their models.",
@@ -57,7 +49,7 @@ def parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     commands = parsed.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    shared = _Parser(add_help=False)
+    shared = Parser(add_help=False)
     shared.add_argument(
         "--namespace", "-n", metavar="NAME", required=True, help="namespace of the team"
     )
@@ -124,5 +116,5 @@ def parser() -> argparse.ArgumentParser:
             command.add_argument(
                 "--follow", "-f", action="store_true", help="follow until the run ends"
             )
-    add_models(commands, _Parser)
+    add_models(commands, Parser)
     return parsed

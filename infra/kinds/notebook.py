@@ -13,7 +13,7 @@ from infra.manifests import Manifest, compact, from_namespaces
 from infra.pods import Pod, Volume, secret_source
 from infra.settings.training.job import NotebookRouteSettings, NotebookSettings
 from kube.kinds import NOTEBOOK_CONTAINER
-from kube.names import HOMES_PATH, SECRETS_PATH, TMP_PATH, TOKEN_VOLUME
+from kube.names import GATEWAY_GROUP, HOMES_PATH, SECRETS_PATH, TMP_PATH, TOKEN_VOLUME
 
 PORT: Final = 8888
 _TOKEN_PATH: Final = f"{SECRETS_PATH}/notebook"
@@ -101,7 +101,7 @@ def _route(gang: Gang, route: NotebookRouteSettings) -> list[Manifest]:
             },
         },
         {
-            "apiVersion": "gateway.networking.k8s.io/v1",
+            "apiVersion": f"{GATEWAY_GROUP}/v1",
             "kind": "HTTPRoute",
             "metadata": object_metadata,
             "spec": compact(

@@ -14,10 +14,9 @@ from infra.serving.deployment import pods, workload
 from infra.serving.description import InferenceServiceArgs
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
 from infra.settings.inference import RollbackSettings
-from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION, CANARY_SPAN
+from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION, CANARY_SPAN, GATEWAY_GROUP
 
 _PROGRAM: Final = "canary-rollback"
-_GATEWAY_API: Final = "gateway.networking.k8s.io"
 _DEFAULT_PORTS: Final = {"http": 80, "https": 443}
 
 
@@ -75,7 +74,7 @@ def _rules(args: InferenceServiceArgs, routes: Mapping[str, Any]) -> list[dict[s
     canary = (args.canary or args.stable).workload
     return [
         {
-            "apiGroups": [_GATEWAY_API],
+            "apiGroups": [GATEWAY_GROUP],
             "resources": plurals,
             "resourceNames": [args.key],
             "verbs": ["get", "patch"],

@@ -12,6 +12,7 @@ from infra.manifests import NOT_AWAITED, Manifest, compact
 from infra.serving.description import LEADER_LABEL, InferenceServiceArgs, Version, metadata
 from infra.serving.rollback import identity
 from infra.settings.inference import GatewaySettings, IngressSettings, RouteSettings
+from kube.names import GATEWAY_GROUP
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"
 
@@ -26,7 +27,7 @@ def http_route(
         "backendRefs": _http_backends(args, shares(args)),
     }
     return {
-        "apiVersion": "gateway.networking.k8s.io/v1",
+        "apiVersion": f"{GATEWAY_GROUP}/v1",
         "kind": "HTTPRoute",
         "metadata": metadata(args, args.stable, identity(args)),
         "spec": compact(
@@ -44,7 +45,7 @@ def grpc_route(
 ) -> Manifest:
     """Return the GRPCRoute, which splits calls by the same weights as the HTTPRoute."""
     return {
-        "apiVersion": "gateway.networking.k8s.io/v1",
+        "apiVersion": f"{GATEWAY_GROUP}/v1",
         "kind": "GRPCRoute",
         "metadata": metadata(args, args.stable, identity(args)),
         "spec": {

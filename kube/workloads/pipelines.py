@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Final
 
 from kube.workloads.control import ClaimTemplates, Job
-from kube.workloads.kubernetes import CONCURRENCY, NOT_RUN
+from kube.workloads.kubernetes import CONCURRENCY, NOT_RUN, REPLICAS
 from kube.workloads.record import Count, Devices, Pods, Role, WorkloadKind
 
 _BATCH: Final[tuple[Role, ...]] = ("batch", "training")
@@ -354,17 +354,16 @@ def _machine(kind: str, group: str, at: str, *counts: Count) -> WorkloadKind:
 
 
 _SPEC: Final = "spec.template.spec"
-_REPLICAS: Final = Count(paths=("spec.replicas",))
 
 KUBEVIRT: Final = [
     _machine("VirtualMachine", "kubevirt.io", _SPEC),
     _machine("VirtualMachineInstance", "kubevirt.io", "spec"),
-    _machine("VirtualMachineInstanceReplicaSet", "kubevirt.io", _SPEC, _REPLICAS),
+    _machine("VirtualMachineInstanceReplicaSet", "kubevirt.io", _SPEC, REPLICAS),
     _machine(
         "VirtualMachinePool",
         "pool.kubevirt.io",
         "spec.virtualMachineTemplate.spec.template.spec",
-        _REPLICAS,
+        REPLICAS,
     ),
 ]
 

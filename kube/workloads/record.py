@@ -250,3 +250,7 @@ class WorkloadKind:
     """
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""
+
+
+NO_RECORD: Final = WorkloadKind(group="", kind="")
+"""Record of a kind that the registry does not list."""

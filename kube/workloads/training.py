@@ -7,7 +7,7 @@ from typing import Final
 
 from kube.names import LEADER_WORKER_SET_GROUP, QUEUE_ANNOTATION
 from kube.workloads.control import ClaimTemplates, Job, Rollout, RuntimeReference
-from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, job_count
+from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN, REPLICAS, job_count
 from kube.workloads.record import Count, Pods, Role, WorkloadKind
 from kube.workloads.serving import PROBES
 
@@ -363,7 +363,6 @@ HYPERPOD: Final = [
 ]
 
 _AIBRIX: Final = "orchestration.aibrix.ai"
-_FLEET: Final = Count(paths=("spec.replicas",))
 
 
 def _role_set(spec: str, *outer: Count) -> Pods:
@@ -381,7 +380,7 @@ AIBRIX: Final = [
     WorkloadKind(
         group=_AIBRIX,
         kind="StormService",
-        pods=(_role_set("spec.template.spec", _FLEET),),
+        pods=(_role_set("spec.template.spec", REPLICAS),),
         roles=("serving",),
         ends=False,
     ),
@@ -389,7 +388,7 @@ AIBRIX: Final = [
         WorkloadKind(
             group=_AIBRIX,
             kind=kind,
-            pods=_ray("spec.template.spec", outer=(_FLEET,)),
+            pods=_ray("spec.template.spec", outer=(REPLICAS,)),
             roles=("serving",),
             ends=False,
         )

@@ -7,13 +7,14 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from kube.workloads.record import NO_RECORD
 from policies import cel
 from policies.availability import matches_everything
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
 from policies.settings import SystemConfig
 from policies.values import Node, any_field
-from policies.workloads import NO_RECORD, Pod
+from policies.workloads import Pod
 
 _RBAC_GROUPS: Final = ("rbac.authorization.k8s.io", "authorization.openshift.io")
 _RANCHER_ROLES: Final = ("management.cattle.io", "GlobalRole", "RoleTemplate")

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from kube.names import ADMISSION_GROUP
 from kube.workloads.record import steps
 from policies.documents import DocumentError, embedded_values
 from policies.resources import Resource
@@ -15,7 +16,6 @@ from policies.rules.gpu_devices import NO_DEVICES, VISIBLE_DEVICES, LimitConfig
 from policies.settings import SystemConfig
 from policies.values import Node, nodes_at
 
-_ADMISSION: Final = "admissionregistration.k8s.io"
 _DRIVER: Final = re.compile(r"""\s*device\.driver\s*==\s*["']([^"']+)["']\s*(?:$|&&[^|]*$)""")
 _PLUGIN_NAMES: Final = (
     *("sharing.timeSlicing.resources.*.rename", "sharing.mps.resources.*.rename"),
@@ -38,7 +38,7 @@ _WEBHOOKS: Final = ("MutatingWebhookConfiguration", "ValidatingWebhookConfigurat
 def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
     """A webhook receives every object, including Secrets, and may change what is deployed."""
     root = resource.root
-    if resource.is_kind(_ADMISSION, *_WEBHOOKS):
+    if resource.is_kind(ADMISSION_GROUP, *_WEBHOOKS):
         for webhook in root["webhooks"].items():
             yield from _remote_urls(webhook["clientConfig"])
     elif resource.is_kind("apiextensions.k8s.io", "CustomResourceDefinition"):

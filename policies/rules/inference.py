@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.workloads.serving import PROBES
 from policies.availability import is_spread, protects, selects
 from policies.commands import always_succeeds
 from policies.controllers import Workload
@@ -27,7 +28,6 @@ from policies.values import UNKNOWN
 from policies.views import Stack
 from policies.workloads import Container, Pod
 
-_PROBES = ("readinessProbe", "livenessProbe", "startupProbe")
 _HANDLERS = ("httpGet", "tcpSocket", "exec", "grpc")
 _METRICS_PORT = re.compile(r"metrics|prom(etheus)?$")
 """Pattern of the names of ports that Prometheus scrapes."""
@@ -76,7 +76,7 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     if pod.role(config) != "serving" or _is_follower(pod, config):
         return
     for container in _serving_containers(pod, config):
-        for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else _PROBES:
+        for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else PROBES:
             probe = container.node[key]
             expected = 'a probe, such as {"httpGet": {"path": …, "port": …}}'
             if probe.known and all(probe[handler].absent for handler in _HANDLERS):

@@ -11,6 +11,7 @@ from pydantic import Field
 from kube.names import CACHE_PATH, MODELS_PATH, SECRETS_PATH, SHM_PATH, TMP_PATH
 from kube.promoted_models import DIGEST, ENTRY, NAME, NAMESPACE
 from policies import cel
+from policies.cel_objects import MOUNTS
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
 from policies.settings import NoConfig, RoleConfig
@@ -85,7 +86,6 @@ def _not_promoted(reference: str) -> str:
 # The following constants are parts of the CEL expression of `model-signed`.
 _LABELS: Final = "variables.template.?metadata.?labels.orValue({})"
 _WORDS: Final = "(c.?command.orValue([]) + c.?args.orValue([]))"
-_MOUNTS: Final = "c.?volumeMounts.orValue([])"
 _EXEC: Final = " || ".join(
     [f"c.?{probe}.?exec.hasValue()" for probe in _PROBES]
     + [f"c.?lifecycle.?{hook}.?exec.hasValue()" for hook in _HOOKS]
@@ -119,7 +119,7 @@ _VIOLATIONS: Final = " + ".join(
         "variables.containers.filter(c, c.?workingDir.orValue('') != '')"
         ".map(c, 'workingDir of ' + c.name)",
         f"variables.containers.filter(c, {_EXEC}).map(c, 'exec of ' + c.name)",
-        f"variables.containers.filter(c, {_MOUNTS}.exists(m,"
+        f"variables.containers.filter(c, {MOUNTS}.exists(m,"
         " m.?subPath.orValue('') != '' || m.?subPathExpr.orValue('') != '' || !("
         "m.name in variables.secretVolumes"
         f" && m.mountPath.matches('^{SECRETS_PATH}/[A-Za-z0-9_-]+$')"

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from kube.names import SYSTEM_PRIORITY_CLASSES as _SYSTEM_CLASSES
 from policies import cel
 from policies.pod_search import find_pods
 from policies.resources import Resource
@@ -14,7 +15,6 @@ from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_r
 from policies.settings import SystemConfig
 from policies.workloads import Pod
 
-_SYSTEM_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
 _PRIORITY_CLASS_KINDS: Final = (
     ("scheduling.k8s.io", "priorityclass"),
     ("kueue.x-k8s.io", "workloadpriorityclass"),

@@ -8,6 +8,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.names import GATEWAY_GROUP
 from kube.quantities import quantity_or_none
 from policies.commands import sleep_seconds
 from policies.controllers import Workload
@@ -149,7 +150,7 @@ def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Vio
 
 
 def _backends(stack: Stack) -> Iterator[tuple[Resource, Node]]:
-    for route in stack.of_kind("gateway.networking.k8s.io", *_ROUTES):
+    for route in stack.of_kind(GATEWAY_GROUP, *_ROUTES):
         for rule in route.root["spec"]["rules"].items():
             for backend in rule["backendRefs"].items():
                 if backend["kind"].absent or backend["kind"].text == "Service":

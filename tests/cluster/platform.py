@@ -20,6 +20,8 @@ import pytest
 import yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
+"""Command that updates the stack `dev`."""
 HANG_SECONDS = 1200
 """Seconds after which a wait counts as hanging; far more than slow machines need."""
 COLD_SECONDS = 3000

@@ -7,19 +7,12 @@ import pytest
 
 from infra.failure_recorder import FailureRecorder, FailureRecorderArgs, manifests
 from infra.manifests import Manifest
-from infra.pods import GpuNodes
 from infra.settings.monitoring import RecorderSettings
 from infra.training_run import manifests as run_objects
 from kube.names import CHECKPOINTS_VOLUME, RUN_LABEL, WORKLOAD_LABEL
 from tests.infra.examples import good, problems
+from tests.infra.test_pods import NODES
 from tests.infra.test_training_run import args
-
-NODES = GpuNodes(
-    resource="nvidia.com/gpu",
-    node_selector={"nvidia.com/gpu.present": "true"},
-    tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
-    runtime_class="nvidia",
-)
 
 
 def built(*, isolated: bool = True, **settings: Any) -> dict[str, Manifest]:

@@ -9,16 +9,9 @@ import yaml
 
 from infra.manifests import Manifest
 from infra.monitoring import MonitoringArgs, manifests, targets
-from infra.pods import GpuNodes
 from infra.settings.monitoring import MonitoringSettings
 from tests.infra.observability.promtool import promtool
-
-NODES = GpuNodes(
-    resource="nvidia.com/gpu",
-    node_selector={"nvidia.com/gpu.present": "true"},
-    tolerations=[{"key": "nvidia.com/gpu", "operator": "Exists"}],
-    runtime_class="nvidia",
-)
+from tests.infra.test_pods import NODES
 
 
 def built(**settings: Any) -> dict[str, Manifest]:

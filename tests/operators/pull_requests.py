@@ -14,12 +14,11 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.platform import ROOT, Platform
+from tests.cluster.platform import ROOT, UPDATE, Platform
 
 PAGE = ROOT / "docs" / "data-to-production.md"
 POLICIES = Path("policies/config/dev.json")
 RUN = re.compile(r"\b([a-z]+)-[0-9a-f]{8}\b")
-UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 PACK = f"--policy-pack policies --policy-pack-config {POLICIES}"
 
 

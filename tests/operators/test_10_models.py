@@ -14,11 +14,10 @@ from typing import Any
 import pytest
 
 from devcluster.spec import Kind, cluster_spec
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import UPDATE, Platform, await_
 from tests.faults.units import Units
 
 CONFIGURATION = "policies/config/promoted.json"
-UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 SPEC = cluster_spec(Kind.REAL)
 MODEL = f"{SPEC.control_plane.address}:{SPEC.network.registry_port}/models/digits"
 

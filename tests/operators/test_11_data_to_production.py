@@ -19,9 +19,9 @@ import pytest
 from infra.settings.training.sweep import template_name
 from kube.names import ROLLED_BACK_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
 from tests.cluster.load import Load, inference_request
-from tests.cluster.platform import ROOT, Platform, await_
+from tests.cluster.platform import ROOT, UPDATE, Platform, await_
 from tests.operators import gateway, prometheus
-from tests.operators.pull_requests import POLICIES, UPDATE, Change, Repository, changes, remove_jobs
+from tests.operators.pull_requests import POLICIES, Change, Repository, changes, remove_jobs
 from tests.operators.traffic import Traffic, draw, weights
 from training.data import held_out_digits
 from workload.manifest import Manifest, read_manifest

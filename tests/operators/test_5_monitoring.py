@@ -22,7 +22,7 @@ from infra.observability.alerts import alerts
 from infra.observability.dashboards import dashboards
 from infra.settings.monitoring import MonitoringSettings
 from tests.cluster.load import Load, inference_request
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import UPDATE, Platform, await_
 from tests.infra.test_monitoring import args
 from tests.operators import prometheus
 from tests.operators.definitions import module_folder
@@ -35,7 +35,6 @@ FILL = (
     "import os; "
     f"os.posix_fallocate(os.open('{SHARED_MEMORY}', os.O_CREAT | os.O_RDWR), 0, 240 * 2**20)"
 )
-UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 SIGNAL = """
 import os
 for pid in os.listdir("/proc"):

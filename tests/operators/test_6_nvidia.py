@@ -16,7 +16,7 @@ from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from infra.gpu_stack import PLUGIN
 from infra.settings.cluster import GpuSettings
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import UPDATE, Platform, await_
 from tests.operators import nvidia
 
 GOOD, FAULTY = NODES = "gpu-node-0", "gpu-node-1"
@@ -24,7 +24,6 @@ GPU = "nvidia.com/gpu"
 NAMESPACE = GpuSettings().namespace
 SPEC = cluster_spec(Kind.REAL)
 UUIDS = {node.name: node.gpu_uuids for node in SPEC.real_nodes}
-UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 
 
 @pytest.fixture(scope="module")

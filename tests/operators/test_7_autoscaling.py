@@ -12,7 +12,7 @@ import pytest
 from devcluster.images.catalog import ToolImage
 from devcluster.spec import Kind, cluster_spec
 from tests.cluster.load import Load, inference_request
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import UPDATE, Platform, await_
 from tests.operators import gateway, prometheus
 from tests.training.programs import free_port
 
@@ -24,7 +24,6 @@ IMAGES = (
 INTERVAL = 2
 MAXIMUM = 3
 TARGET = 4
-UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 # The query of docs/inference-rollout.md, for another namespace and a shorter time.
 ARRIVING = 'sum(rate(traefik_router_requests_total{router=~"httproute-ml-dev-digits-.*"}[20s]))'
 # A batch takes as long as with a large model on a GPU, but three pods need only a few cores.

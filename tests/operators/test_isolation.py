@@ -22,7 +22,7 @@ from devcluster.toolchain import ensure
 from kube.kinds.record import RENDEZVOUS_PORT
 from kube.names import WORKLOAD_LABEL
 from tests.cluster.gangs import MALFORMED_QUEUE, WEBHOOK
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import UPDATE, Platform, await_
 from tests.faults.units import Units
 from tests.platforms import unavailable
 
@@ -44,7 +44,6 @@ except OSError as error:
 else:
     print("connected")
 """
-UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 
 
 def waiting(namespace: str, image: str) -> list[dict[str, Any]]:

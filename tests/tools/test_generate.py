@@ -58,7 +58,7 @@ def test_stale_file_fails_the_check_and_is_rewritten(
 ) -> None:
     page = tmp_path / "page.md"
     page.write_text("old")
-    monkeypatch.setattr(generate, "ROOT", tmp_path)
+    monkeypatch.setattr(generate, "CHECKOUT", tmp_path)
     monkeypatch.setattr(generate, "generated", lambda: {page: "new"})
     monkeypatch.setattr("sys.argv", ["generate", "--check"])
     assert generate.main() == 1

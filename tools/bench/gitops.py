@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import argparse
 import os
-import resource
 import statistics
 import subprocess
 import sys
 import tempfile
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +27,7 @@ from devcluster.toolchain import Toolchain, ensure
 from gitops.engine import Pack, Stack, stack_options
 from gitops.rendered import workspace
 from tools.bench.outcome import Goal, conclude, print_line
+from tools.bench.processes import child_cpu_seconds, timed
 
 MAX_RATIO = 1.15
 Samples = dict[str, dict[str, list[float]]]
@@ -97,10 +95,10 @@ def _previews(name: str, tools: Toolchain, repetitions: int) -> Samples:
             _run(command, stack)  # reads files and compiles bytecode; not measured
         for turn in range(repetitions):
             for kind, command in commands.items():
-                before = _cpu()
-                clock = _timed(lambda command=command: _run(command, stack))  # type: ignore[misc]
+                before = child_cpu_seconds()
+                clock = timed(lambda command=command: _run(command, stack))  # type: ignore[misc]
                 samples[kind]["clock"].append(clock)
-                samples[kind]["cpu"].append(_cpu() - before)
+                samples[kind]["cpu"].append(child_cpu_seconds() - before)
                 print_line(f"  {name} {turn + 1}/{repetitions} {kind}: {clock:.2f} s")
     return samples
 
@@ -128,23 +126,11 @@ def _installation() -> dict[str, Any]:
             pip = [str(environment / "bin" / "pip"), "install", "--quiet", "--require-hashes"]
             options = ["--cache-dir", str(cache), "--disable-pip-version-check"]
             command = [*pip, *options, "-r", str(CHECKOUT / "requirements.txt")]
-            found[cache_state] = _timed(lambda command=command: subprocess.run(command, check=True))  # type: ignore[misc]
+            found[cache_state] = timed(lambda command=command: subprocess.run(command, check=True))  # type: ignore[misc]
             print_line(f"  installation, {cache_state}: {found[cache_state]:.1f} s")
         size = sum(f.stat().st_size for f in (Path(directory) / "cold").rglob("*") if f.is_file())
         torch = list((Path(directory) / "cold").rglob("site-packages/torch"))
     return {"seconds": found, "megabytes": round(size / 1e6, 1), "torch": bool(torch)}
-
-
-def _cpu() -> float:
-    """Return the CPU time (s) of all child processes that have exited."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def _timed(run: Callable[[], Any]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def _ratio(samples: Samples, other: str, unit: str = "clock") -> dict[str, float]:

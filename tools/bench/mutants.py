@@ -37,6 +37,7 @@ from libcst import matchers
 from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
+from devcluster.paths import CHECKOUT
 from tools.bench.mutant_tests import (
     Progress,
     Recording,
@@ -113,7 +114,6 @@ TRAINING: dict[str, tuple[str, ...]] = {
 lines that gangs execute are not recorded."""
 SEED = 20261122
 MIN_KILLED = {"stack": 0.80, "training": 0.90}
-_CHECKOUT = Path(__file__).parents[2]
 _OUTCOMES = ("killed", "timeout", "survived", "no coverage")
 _NOT_MUTATED = (cst.Annotation, cst.Decorator, cst.Parameters)
 _TRIVIAL_CALL = matchers.Call(func=matchers.Name("len") | matchers.Name("isinstance"))
@@ -268,7 +268,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as directory:
         copies = [Path(directory).resolve() / f"checkout-{job}" for job in range(options.jobs)]
         for copy in copies:
-            copy_checkout(_CHECKOUT, copy)
+            copy_checkout(CHECKOUT, copy)
         sources = (*modules,) or SOURCES
         files = sorted(str(path.relative_to(copy)) for each in sources for path in copy.glob(each))
         mutants = {mutant: change for file in files for mutant, change in find(copy, file).items()}
@@ -404,7 +404,7 @@ def _measure(
 
 def _commit() -> str:
     command = ["git", "describe", "--always", "--dirty"]
-    done = subprocess.run(command, cwd=_CHECKOUT, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=CHECKOUT, capture_output=True, text=True, check=True)
     return done.stdout.strip()
 
 

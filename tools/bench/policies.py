@@ -35,6 +35,7 @@ from policies.catalogue import RULES
 from policies.servicer import install
 from tools.bench import admission
 from tools.bench.outcome import Goal, conclude, print_line, ratios, spread
+from tools.bench.processes import timed
 from tools.bench.workloads import Manifest, stack
 
 MAX_RATIO = 1.10
@@ -113,12 +114,12 @@ def _measure(
     preview(packs["ours"])  # reads files and compiles bytecode; not measured
     for turn in range(repetitions):
         for name, pack in packs.items():
-            samples[name].append(_timed(lambda pack=pack: preview(pack)))  # type: ignore[misc]
+            samples[name].append(timed(lambda pack=pack: preview(pack)))  # type: ignore[misc]
             print_line(f"  {turn + 1}/{repetitions} {name}: {samples[name][-1]:.1f} s")
     path = directory / "manifests.yaml"
     path.write_text(yaml.dump_all(manifests, Dumper=yaml.CSafeDumper))
     command = [sys.executable, "-m", "policies.check", str(path)]
-    samples["check"] = [_timed(lambda: _run(command, CHECKOUT, os.environ)) for _ in range(5)]
+    samples["check"] = [timed(lambda: _run(command, CHECKOUT, os.environ)) for _ in range(5)]
     return samples
 
 
@@ -166,12 +167,6 @@ def _run(command: list[str], directory: Path, environment: Mapping[str, str]) ->
     )
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)} failed:\n{done.stdout[-4000:]}{done.stderr[-4000:]}")
-
-
-def _timed(run: Callable[[], None]) -> float:
-    start = time.perf_counter()
-    run()
-    return time.perf_counter() - start
 
 
 def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:

@@ -9,10 +9,11 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -49,7 +50,7 @@ def measured_together(
     All commands are run. If any command fails, exit with the output of the first failed command in
     `commands`.
     """
-    before, began = _cpu(), time.perf_counter()
+    before, began = child_cpu_seconds(), time.perf_counter()
     running: dict[int, subprocess.Popen[str]] = {}
 
     def run(command: Sequence[str]) -> str | None:
@@ -78,7 +79,9 @@ def measured_together(
     watcher.join()
     if failed := next(filter(None, failures), None):
         sys.exit(failed)
-    return ResourceUsage(round(seconds, 3), round(_cpu() - before, 3), round(peak[0] / 2**20, 1))
+    return ResourceUsage(
+        round(seconds, 3), round(child_cpu_seconds() - before, 3), round(peak[0] / 2**20, 1)
+    )
 
 
 def _watch(
@@ -98,9 +101,17 @@ def _memory(pid: int) -> int:
     return total
 
 
-def _cpu() -> float:
+def child_cpu_seconds() -> float:
+    """Return the CPU time (s) of all child processes that have exited."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
+
+
+def timed(run: Callable[[], Any]) -> float:
+    """Run a function and return the elapsed time in seconds."""
+    start = time.perf_counter()
+    run()
+    return time.perf_counter() - start
 
 
 def free_port() -> int:

@@ -5,9 +5,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
+from devcluster.paths import CHECKOUT
 from tools.generate import blocks, configuration, policies
 
-ROOT: Final = Path(__file__).resolve().parents[2]
 FILES: Final = {
     "docs/configuration.md": configuration.page,
     "docs/policies.md": policies.page,
@@ -18,9 +18,11 @@ FILES: Final = {
 
 def generated() -> dict[Path, str]:
     """Return the text of every generated file and of every page with a generated block."""
-    files = {ROOT / name: text() for name, text in FILES.items()}
-    pages = {page: page.read_text() for page in sorted(ROOT.glob("docs/*.md"))}
-    return files | blocks.filled({page: pages[page] for page in pages if page not in files}, ROOT)
+    files = {CHECKOUT / name: text() for name, text in FILES.items()}
+    pages = {page: page.read_text() for page in sorted(CHECKOUT.glob("docs/*.md"))}
+    return files | blocks.filled(
+        {page: pages[page] for page in pages if page not in files}, CHECKOUT
+    )
 
 
 def main() -> int:
@@ -36,7 +38,7 @@ def main() -> int:
         if not path.exists() or path.read_text() != text
     }
     for path, text in stale.items():
-        name = path.relative_to(ROOT)
+        name = path.relative_to(CHECKOUT)
         print(f"{name} is stale: run `make generate`" if check else f"wrote {name}")
         if not check:
             path.write_text(text)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from devcluster.paths import CHECKOUT
 from infra.settings import StackSettings
 from infra.settings.images import PASSWORD_KEY
 from infra.settings.problems import PROJECT, full_key
@@ -164,9 +165,8 @@ def _with_secrets(settings: Schema) -> Schema:
     return copied
 
 
-_ROOT: Final = Path(__file__).resolve().parents[2]
-TITAN_PINS: Final = _ROOT / "requirements/torchtitan.txt"
-TITAN_SCHEMA: Final = _ROOT / "infra/settings/training/torchtitan.json"
+TITAN_PINS: Final = CHECKOUT / "requirements/torchtitan.txt"
+TITAN_SCHEMA: Final = CHECKOUT / "infra/settings/training/torchtitan.json"
 
 
 def titan_schema() -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final
 
 from infra.manifests import RECORDER
 from infra.settings.cluster import GpuSettings
@@ -20,8 +19,7 @@ from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
 from kube.kinds.volcano import TRAINING_STEP, template_name, with_ancestors
-
-_BUILT_IN_PRIORITY_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
+from kube.names import SYSTEM_PRIORITY_CLASSES
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
 """A setting, the name that it refers to, the section and table that must declare this name, and
@@ -51,7 +49,7 @@ def jobs_refer_to_declared_objects(
     storage: StorageSettings,
 ) -> Iterator[str]:
     """Check that each job's queue, priority class, image and claims are declared."""
-    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITY_CLASSES]
+    classes = [*volcano.priority_classes, *SYSTEM_PRIORITY_CLASSES]
     for key, job in training.all_jobs.items():
         references: tuple[_Reference, ...] = (
             ("queue", job.queue, "volcano", "queues", volcano.queues),
@@ -93,7 +91,7 @@ def services_refer_to_declared_objects(
 
     The job or sweep must also export a model that the service can load.
     """
-    classes = [*volcano.priority_classes, *_BUILT_IN_PRIORITY_CLASSES]
+    classes = [*volcano.priority_classes, *SYSTEM_PRIORITY_CLASSES]
     for key, service in inference.services.items():
         references: tuple[_Reference, ...] = (
             ("job", service.job, "training", "jobs", training.jobs),

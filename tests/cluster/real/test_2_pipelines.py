@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from kube.names import RUN_LABEL
-from tests.cluster.platform import Platform, await_
+from tests.cluster.platform import UPDATE, Platform, await_
 
 PREPARE = """
 import sys
@@ -63,7 +63,6 @@ if number == 3:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     signal.pause()
 """
-UPDATE = "pulumi up --yes --skip-preview --non-interactive --color never --stack dev"
 
 
 def _python(program: str, *arguments: str) -> list[str]:

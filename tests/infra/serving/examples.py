@@ -7,7 +7,7 @@ from infra.manifests import Manifest
 from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
 from infra.settings import validate
-from tests.infra.examples import good
+from tests.infra.examples import changed, good, problems
 
 DIGEST = "d" * 64
 GATEWAY = {"gateway": {"name": "public", "namespace": "gateways"}}
@@ -60,3 +60,10 @@ def container(args: InferenceServiceArgs) -> Manifest:
 def environment(found: Manifest) -> dict[str, Any]:
     """Return a container's variables as values or references."""
     return {each["name"]: each.get("value", each.get("valueFrom")) for each in found["env"]}
+
+
+def service_problems(service: dict[str, Any]) -> str:
+    """Return the problems of the base configuration's service with these settings."""
+    values = good()["inference"]["services"]["digits"] | service
+    service_settings = {name: value for name, value in values.items() if value is not None}
+    return "\n".join(problems(changed("inference.services.digits", service_settings)))

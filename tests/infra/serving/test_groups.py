@@ -21,8 +21,15 @@ from kube.names import WORKLOAD_LABEL
 from policies.catalogue import RULES
 from tests.infra.examples import changed, good, problems
 from tests.infra.observability.promtool import check, expression_test, promtool
-from tests.infra.serving.examples import GATEWAY, canary_objects, environment, objects, serving
-from tests.infra.serving.test_runtimes import LLM, service_problems
+from tests.infra.serving.examples import (
+    GATEWAY,
+    canary_objects,
+    environment,
+    objects,
+    service_problems,
+    serving,
+)
+from tests.infra.serving.test_runtimes import LLM
 from tests.policies.harness import evaluate_rule
 
 GROUP = {**LLM, "server": {"nnodes": 3}}

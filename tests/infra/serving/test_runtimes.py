@@ -24,6 +24,7 @@ from tests.infra.serving.examples import (
     environment,
     objects,
     pod,
+    service_problems,
     serving,
 )
 from tests.policies.harness import evaluate_rule
@@ -38,12 +39,6 @@ CUSTOM = {
     "source": {"image": True},
     "server": {"command": ["python3", "-m", "server", "--port", "$(PORT)"]},
 }
-
-
-def service_problems(service: dict[str, Any]) -> str:
-    values = good()["inference"]["services"]["digits"] | service
-    service_settings = {name: value for name, value in values.items() if value is not None}
-    return "\n".join(problems(changed("inference.services.digits", service_settings)))
 
 
 def test_vllm_serves_a_hub_model_on_all_gpus_of_the_pod() -> None:

@@ -5,14 +5,7 @@ from typing import Any
 import pytest
 
 from inference.metrics import SECONDS
-from tests.infra.examples import changed, good, problems
-from tests.infra.serving.examples import environment, objects, pod, serving
-
-
-def service_problems(service: dict[str, Any]) -> str:
-    values = good()["inference"]["services"]["digits"] | service
-    service_settings = {name: value for name, value in values.items() if value is not None}
-    return "\n".join(problems(changed("inference.services.digits", service_settings)))
+from tests.infra.serving.examples import environment, objects, pod, service_problems, serving
 
 
 @pytest.mark.parametrize("name", ["Digits", "team/digits", "d" * 64])

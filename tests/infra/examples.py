@@ -15,8 +15,9 @@ DIGEST = "0123456789abcdef" * 4
 TRAINING_IMAGE = f"registry.example.com/team/training@sha256:{DIGEST}"
 INFERENCE_IMAGE = f"registry.example.com/team/inference@sha256:{DIGEST}"
 
-Mistake = tuple[str, Any, str, str]
-"""The path of a setting, an invalid value, the key in the error, and the remedy."""
+Mistake = tuple[str, Any, str] | tuple[str, Any, str, str]
+"""The path of a setting, an invalid value, the key in the error if it is not the path, and the
+remedy."""
 
 _GOOD: dict[str, Any] = {
     "cluster": {"context": "staging"},
@@ -102,7 +103,8 @@ def problems(values: dict[str, Any], secrets: frozenset[str] = frozenset()) -> l
 
 def assert_reported(mistake: Mistake) -> None:
     """Assert that a mistake is reported with its key and remedy, in one sentence."""
-    path, value, key, advice = mistake
+    path, value, *_, advice = mistake
+    key = mistake[2] if len(mistake) == 4 else path
     found = problems(changed(path, value))
     matching = [sentence for sentence in found if sentence.startswith(f"gpu-platform:{key}")]
     assert any(advice in sentence for sentence in matching), found

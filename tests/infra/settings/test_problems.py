@@ -8,25 +8,20 @@ from tests.infra.examples import Mistake, assert_reported, changed, good, proble
 JOB = "training.jobs.digits"
 
 MISTAKES: dict[str, Mistake] = {
-    "wrong type": (f"{JOB}.nodes", "two", f"{JOB}.nodes", '"two", but must be an integer'),
-    "boolean instead of a number": (f"{JOB}.nodes", True, f"{JOB}.nodes", "must be an integer"),
-    "fractional number of nodes": (
-        f"{JOB}.nodes",
-        2.5,
-        f"{JOB}.nodes",
-        "2.5, but must be an integer",
-    ),
-    "list instead of a mapping": ("training", [], "training", "must be a mapping"),
-    "out of range": (f"{JOB}.retries", 0, f"{JOB}.retries", "must be at least 1"),
-    "zero GPUs": (f"{JOB}.gpus_per_node", 0, f"{JOB}.gpus_per_node", "must be at least 1"),
-    "unknown key": (f"{JOB}.ndoes", 2, f"{JOB}.ndoes", "did you mean 'nodes'?"),
-    "unknown concern": ("traning", {}, "traning", "did you mean 'training'?"),
-    "unknown choice": (f"{JOB}.kind", "torch", f"{JOB}.kind", "'volcano', 'indexed', 'pytorch'"),
-    "quantity with an unknown unit": (f"{JOB}.memory", "64GB", f"{JOB}.memory", "512Mi or 1.5Gi"),
-    "quantity in milli-bytes": (f"{JOB}.memory", "512m", f"{JOB}.memory", "512Mi"),
-    "zero CPUs": (f"{JOB}.cpu", "0", f"{JOB}.cpu", "must be greater than zero"),
-    "invalid name": ("tenancy.namespace", "ML_Dev", "tenancy.namespace", "lower-case letters"),
-    "system namespace": ("tenancy.namespace", "kube-system", "tenancy.namespace", "only the stack"),
+    "wrong type": (f"{JOB}.nodes", "two", '"two", but must be an integer'),
+    "boolean instead of a number": (f"{JOB}.nodes", True, "must be an integer"),
+    "fractional number of nodes": (f"{JOB}.nodes", 2.5, "2.5, but must be an integer"),
+    "list instead of a mapping": ("training", [], "must be a mapping"),
+    "out of range": (f"{JOB}.retries", 0, "must be at least 1"),
+    "zero GPUs": (f"{JOB}.gpus_per_node", 0, "must be at least 1"),
+    "unknown key": (f"{JOB}.ndoes", 2, "did you mean 'nodes'?"),
+    "unknown concern": ("traning", {}, "did you mean 'training'?"),
+    "unknown choice": (f"{JOB}.kind", "torch", "'volcano', 'indexed', 'pytorch'"),
+    "quantity with an unknown unit": (f"{JOB}.memory", "64GB", "512Mi or 1.5Gi"),
+    "quantity in milli-bytes": (f"{JOB}.memory", "512m", "512Mi"),
+    "zero CPUs": (f"{JOB}.cpu", "0", "must be greater than zero"),
+    "invalid name": ("tenancy.namespace", "ML_Dev", "lower-case letters"),
+    "system namespace": ("tenancy.namespace", "kube-system", "only the stack"),
     "system namespace for node health": (
         "gpu.node_health",
         {"namespace": "kube-system"},
@@ -39,25 +34,22 @@ MISTAKES: dict[str, Mistake] = {
         "tenancy.namespace",
         "use different names",
     ),
-    "invalid job name": ("training.jobs.Digits_1", {}, "training.jobs.Digits_1", "short DNS label"),
+    "invalid job name": ("training.jobs.Digits_1", {}, "short DNS label"),
     "invalid variable name": (f"{JOB}.env", {"1X": "a"}, f"{JOB}.env.1X", "variable name"),
     "label reserved for this stack": (
         "cluster.labels",
         {"scheduling.volcano.sh/queue-name": "a"},
-        "cluster.labels",
         "keys with the prefix scheduling.volcano.sh are reserved",
     ),
-    "image without a version": ("gpu.image", "team/plugin", "gpu.image", "must name a version"),
+    "image without a version": ("gpu.image", "team/plugin", "must name a version"),
     "unpinned image": (
         "images.workloads.training.reference",
         "registry.example.com/team/training:1.0",
-        "images.workloads.training.reference",
         "@sha256:",
     ),
     "image without a source": (
         "images.workloads.training",
         {},
-        "images.workloads.training",
         "exactly one of `build` and `reference`",
     ),
     "build without a registry": (
@@ -84,30 +76,14 @@ MISTAKES: dict[str, Mistake] = {
         "images.workloads.training.build.sources",
         "does not exist",
     ),
-    "registry user without a registry": (
-        "images.username",
-        "robot",
-        "images",
-        "no `registry`",
-    ),
-    "unknown queue": (
-        f"{JOB}.queue",
-        "reserch",
-        f"{JOB}.queue",
-        "use one of: research",
-    ),
-    "unknown claim": (f"{JOB}.datasets", "data", f"{JOB}.datasets", "checkpoints"),
-    "unknown priority class": (
-        f"{JOB}.priority_class",
-        "x",
-        f"{JOB}.priority_class",
-        "training",
-    ),
-    "unknown image": (f"{JOB}.image", "trainer", f"{JOB}.image", "inference, training"),
+    "registry user without a registry": ("images.username", "robot", "images", "no `registry`"),
+    "unknown queue": (f"{JOB}.queue", "reserch", "use one of: research"),
+    "unknown claim": (f"{JOB}.datasets", "data", "checkpoints"),
+    "unknown priority class": (f"{JOB}.priority_class", "x", "training"),
+    "unknown image": (f"{JOB}.image", "trainer", "inference, training"),
     "unknown parent queue": (
         "volcano.queues.research.parent",
         "root-queue",
-        "volcano.queues.research.parent",
         "not a queue of this stack",
     ),
     "cycle of queues": (
@@ -119,7 +95,6 @@ MISTAKES: dict[str, Mistake] = {
     "less ephemeral storage than /tmp": (
         f"{JOB}.ephemeral_storage",
         "512Mi",
-        f"{JOB}.ephemeral_storage",
         "must be at least 1Gi",
     ),
     "shm larger than memory": (f"{JOB}.shm", "64Gi", JOB, "counts against the memory limit"),
@@ -140,7 +115,6 @@ MISTAKES: dict[str, Mistake] = {
     "default above the limit": (
         "tenancy.limits",
         {"default_memory": "96Gi", "max_memory": "64Gi"},
-        "tenancy.limits",
         "sets max_memory to 64Gi, less than default_memory (96Gi)",
     ),
     "duplicate claim of the recorder": (
@@ -184,39 +158,17 @@ MISTAKES: dict[str, Mistake] = {
     "volume without a source": (
         "storage.volumes.old",
         {"capacity": "1Gi", "access_modes": ["ReadWriteMany"]},
-        "storage.volumes.old",
         "exactly one of `local`, `nfs` and `csi`",
     ),
-    "unknown volume": (
-        "storage.claims.checkpoints.volume",
-        "old",
-        "storage.claims.checkpoints.volume",
-        "not declared",
-    ),
+    "unknown volume": ("storage.claims.checkpoints.volume", "old", "not declared"),
     "claim without a class or a volume": (
         "storage.claims.datasets",
         {"size": "1Gi"},
-        "storage.claims.datasets",
         "must set `storage_class`",
     ),
-    "duplicate claim name": (
-        "storage.claims.datasets.name",
-        "checkpoints",
-        "storage.claims.datasets.name",
-        "use different names",
-    ),
-    "invalid hyperparameter": (
-        f"{JOB}.hyperparameters.epochs",
-        0,
-        f"{JOB}.hyperparameters.epochs",
-        "must be at least 1",
-    ),
-    "unknown hyperparameter": (
-        f"{JOB}.hyperparameters.epoch",
-        3,
-        f"{JOB}.hyperparameters.epoch",
-        "did you mean 'epochs'?",
-    ),
+    "duplicate claim name": ("storage.claims.datasets.name", "checkpoints", "use different names"),
+    "invalid hyperparameter": (f"{JOB}.hyperparameters.epochs", 0, "must be at least 1"),
+    "unknown hyperparameter": (f"{JOB}.hyperparameters.epoch", 3, "did you mean 'epochs'?"),
     "dataset that does not fit the model": (
         f"{JOB}.hyperparameters.dataset",
         "cifar10",
@@ -247,12 +199,7 @@ MISTAKES: dict[str, Mistake] = {
         "gpu",
         "provider device-plugin does not offer it: use nvidia.com/gpu",
     ),
-    "misspelled GPU resource": (
-        f"{JOB}.gpu_resource",
-        "nvidia.com/gpus",
-        f"{JOB}.gpu_resource",
-        "use nvidia.com/gpu",
-    ),
+    "misspelled GPU resource": (f"{JOB}.gpu_resource", "nvidia.com/gpus", "use nvidia.com/gpu"),
     **{
         f"{key} without a domain": (key, value, f"{key}{field}", "such as nvidia.com/gpu")
         for key, value, field in (
@@ -262,12 +209,7 @@ MISTAKES: dict[str, Mistake] = {
             ("inference.services.digits.gpu_resource", "gpu", ""),
         )
     },
-    "long name of a queue": (
-        "volcano.queues",
-        {"q" * 64: {}},
-        "volcano.queues",
-        "at most 63",
-    ),
+    "long name of a queue": ("volcano.queues", {"q" * 64: {}}, "at most 63"),
     "name of a provisioner": (
         "storage.classes.fast",
         {"kind": "other", "provisioner": "my driver"},
@@ -287,7 +229,6 @@ MISTAKES: dict[str, Mistake] = {
     "shares without time slicing": (
         f"{JOB}.gpu_resource",
         "nvidia.com/gpu.shared",
-        f"{JOB}.gpu_resource",
         "set gpu-platform:gpu.time_slicing",
     ),
     "GPU without a domain in a queue": (
@@ -296,16 +237,10 @@ MISTAKES: dict[str, Mistake] = {
         "volcano.queues.research.capability.gpu",
         "such as nvidia.com/gpu",
     ),
-    "pods in the device quota": (
-        "tenancy.quota.devices",
-        {"pods": 5},
-        "tenancy.quota.devices",
-        "not the name of a device",
-    ),
+    "pods in the device quota": ("tenancy.quota.devices", {"pods": 5}, "not the name of a device"),
     "callers without isolation": (
         "tenancy.network",
         {"isolate": False, "inference_from": ["gateway"]},
-        "tenancy.network",
         "set isolate: true",
     ),
     "RDMA device that is a GPU": (
@@ -323,7 +258,6 @@ MISTAKES: dict[str, Mistake] = {
     "MIG slice that is not offered": (
         f"{JOB}.gpu_resource",
         "nvidia.com/mig-1g.10gb",
-        f"{JOB}.gpu_resource",
         "offered only if gpu-platform:gpu.mig_strategy is 'mixed'",
     ),
     "several shares of one GPU": (
@@ -335,13 +269,11 @@ MISTAKES: dict[str, Mistake] = {
     "unknown model": (
         f"{JOB}.hyperparameters.model",
         "resnet9000",
-        f"{JOB}.hyperparameters.model",
         'is "resnet9000": use digits-net,',
     ),
     "boolean for a numeric hyperparameter": (
         f"{JOB}.hyperparameters.epochs",
         True,
-        f"{JOB}.hyperparameters.epochs",
         "is true: a boolean is not valid",
     ),
     "betas with an optimizer that does not use them": (
@@ -362,13 +294,8 @@ MISTAKES: dict[str, Mistake] = {
         "gpu.node_health.prometheus",
         "optional port from 1 to 65535",
     ),
-    "invalid address range": (
-        "tenancy.network",
-        {"egress_cidrs": ["10.1"]},
-        "tenancy.network",
-        "10.1.0.0/16",
-    ),
-    "floating version": ("volcano.version", "latest", "volcano.version", "must match"),
+    "invalid address range": ("tenancy.network", {"egress_cidrs": ["10.1"]}, "10.1.0.0/16"),
+    "floating version": ("volcano.version", "latest", "must match"),
     "guarantee above the capability": (
         "volcano.queues.research.guarantee",
         {"nvidia.com/gpu": 17},
@@ -387,22 +314,15 @@ MISTAKES: dict[str, Mistake] = {
         "volcano.priority_classes",
         "reserves the prefix system-",
     ),
-    "CPU as a device": (
-        "tenancy.quota.devices",
-        {"cpu": 100},
-        "tenancy.quota.devices",
-        "set tenancy.quota.cpu",
-    ),
+    "CPU as a device": ("tenancy.quota.devices", {"cpu": 100}, "set tenancy.quota.cpu"),
     "device with the quota prefix": (
         "tenancy.quota.devices",
         {"requests.nvidia.com/mig-1g.10gb": 4},
-        "tenancy.quota.devices",
         "leave out the prefix",
     ),
     "exclusive access mode next to another": (
         "storage.claims.checkpoints.access_modes",
         ["ReadWriteMany", "ReadWriteOncePod"],
-        "storage.claims.checkpoints.access_modes",
         "cannot be combined with other modes",
     ),
     "local volume without nodes": (
@@ -418,21 +338,14 @@ MISTAKES: dict[str, Mistake] = {
     "volume at a reserved path": (
         f"{JOB}.volumes.devices",
         {"path": "/dev", "scratch": "1Gi"},
-        f"{JOB}.volumes.devices",
         "which is reserved in every pod",
     ),
     "colon in a mount path": (
         f"{JOB}.volumes.code",
         {"path": "/code:1", "scratch": "1Gi"},
-        f"{JOB}.volumes.code",
         "may not contain ':'",
     ),
-    "unknown provisioner": (
-        "storage.classes.fast",
-        {"kind": "other"},
-        "storage.classes.fast",
-        "requires `provisioner`",
-    ),
+    "unknown provisioner": ("storage.classes.fast", {"kind": "other"}, "requires `provisioner`"),
 }
 
 

@@ -6,7 +6,7 @@ from tests.infra.examples import Mistake, assert_reported
 
 SERVICE = "inference.services.digits"
 MISTAKES: dict[str, Mistake] = {
-    "unknown job": (f"{SERVICE}.job", "digit", f"{SERVICE}.job", "use one of: digits"),
+    "unknown job": (f"{SERVICE}.job", "digit", "use one of: digits"),
     "path that no gateway accepts": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "path": "/models/../digits"},
@@ -22,36 +22,26 @@ MISTAKES: dict[str, Mistake] = {
     "more hostnames than a route allows": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "hostnames": [f"h{i}.example.com" for i in range(17)]},
-        f"{SERVICE}.route",
         "at most 16",
     ),
     "node port behind a network policy": (
         f"{SERVICE}.service_type",
         "NodePort",
-        f"{SERVICE}.service_type",
         "tenancy.network.inference_cidrs",
     ),
     "services above the quota": (f"{SERVICE}.gpus", 33, "inference.services", "more than"),
     "replicas and autoscaling": (
         SERVICE,
-        {
-            "job": "digits",
-            "cpu": 1,
-            "memory": "1Gi",
-            "replicas": 2,
-            "autoscaling": {"max": 4},
-        },
-        SERVICE,
+        {"job": "digits", "cpu": 1, "memory": "1Gi", "replicas": 2, "autoscaling": {"max": 4}},
         "remove one of them",
     ),
     "autoscaling minimum above the maximum": (
         f"{SERVICE}.autoscaling",
         {"min": 4, "max": 2},
-        f"{SERVICE}.autoscaling",
         "sets min to 4, more than max (2)",
     ),
     "job and run at once": (f"{SERVICE}.run", "digits-0123abcd", SERVICE, "sets job and run"),
-    "run without its hash": (f"{SERVICE}.run", "digits", f"{SERVICE}.run", "full name of a run"),
+    "run without its hash": (f"{SERVICE}.run", "digits", "full name of a run"),
     "unknown server setting": (
         f"{SERVICE}.server",
         {"max_body": 1},
@@ -79,7 +69,6 @@ MISTAKES: dict[str, Mistake] = {
             "memory": "2Gi",
             "pre_stop_seconds": 30,
         },
-        SERVICE,
         "takes up to 30 seconds to terminate (pre_stop_seconds 30), but",
     ),
     "min_ready_seconds not below the progress deadline": (
@@ -91,7 +80,6 @@ MISTAKES: dict[str, Mistake] = {
             "min_ready_seconds": 600,
             "progress_deadline_seconds": 600,
         },
-        SERVICE,
         "set progress_deadline_seconds to at least 601",
     ),
     "two volumes at the same path": (
@@ -100,12 +88,7 @@ MISTAKES: dict[str, Mistake] = {
         SERVICE,
         "has two volumes at /x: use a different path for each",
     ),
-    "server port that the stack sets": (
-        f"{SERVICE}.server",
-        {"port": 9000},
-        SERVICE,
-        "set `port`",
-    ),
+    "server port that the stack sets": (f"{SERVICE}.server", {"port": 9000}, SERVICE, "set `port`"),
     "server model path that the stack sets": (
         f"{SERVICE}.server",
         {"model_path": "/models/mine"},
@@ -115,10 +98,9 @@ MISTAKES: dict[str, Mistake] = {
     "URL with a password": (
         f"{SERVICE}.url",
         "https://me:secret@example.com/export",
-        f"{SERVICE}.url",
         "without credentials",
     ),
-    "short digest": (f"{SERVICE}.digest", "36bb", f"{SERVICE}.digest", "must match the pattern"),
+    "short digest": (f"{SERVICE}.digest", "36bb", "must match the pattern"),
     "download settings without a download": (
         f"{SERVICE}.fetch",
         {"size": "1Gi"},
@@ -134,31 +116,26 @@ MISTAKES: dict[str, Mistake] = {
     "canary equal to the service": (
         f"{SERVICE}.canary",
         {"weight": 20},
-        f"{SERVICE}.canary",
         "set run, url, source, image or server",
     ),
     "route with both a gateway and an ingress": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "ingress": {"class_name": "nginx"}},
-        f"{SERVICE}.route",
         "exactly one of gateway and ingress",
     ),
     "ingress path that is not removed": (
         f"{SERVICE}.route",
         {"ingress": {"class_name": "nginx"}, "path": "/digits"},
-        f"{SERVICE}.route",
         "set hostnames instead",
     ),
     "scale to zero without KEDA": (
         f"{SERVICE}.autoscaling",
         {"min": 0, "max": 2, "requests_in_flight": 8},
-        f"{SERVICE}.autoscaling",
         "requires keda.activation_query",
     ),
     "KEDA without requests_in_flight": (
         f"{SERVICE}.autoscaling",
         {"max": 2, "keda": {"prometheus": "http://prometheus:9090"}},
-        f"{SERVICE}.autoscaling",
         "sets keda, but not requests_in_flight",
     ),
     "Prometheus URL with a non-numeric port": (

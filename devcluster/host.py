@@ -35,10 +35,7 @@ PROGRAMS = {
     "gcc": "gcc",
     "strip": "binutils",
 }
-FILES = {
-    "/usr/lib/cni/bridge": "containernetworking-plugins",
-    "/usr/include/stdio.h": "libc6-dev",
-}
+FILES = {"/usr/lib/cni/bridge": "containernetworking-plugins", "/usr/include/stdio.h": "libc6-dev"}
 # Script that decides whether the installation of a package may start the package's services.
 POLICY = Path("/usr/sbin/policy-rc.d")
 # Exit status 101 prevents an installation by this project from starting Docker or containerd on the

@@ -78,9 +78,7 @@ def _values(tree: Any, key: str) -> Iterator[Any]:
 
 
 def install(
-    kubectl: Sequence[str],
-    directories: Mapping[str, Sequence[Path]],
-    report: Report,
+    kubectl: Sequence[str], directories: Mapping[str, Sequence[Path]], report: Report
 ) -> None:
     """Apply the manifests of each operator and wait until its Deployments are available.
 

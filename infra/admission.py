@@ -58,11 +58,7 @@ def manifests(args: AdmissionArgs) -> list[Manifest]:
     if tenancy.admission == "off":
         return []
     scope = admission.Scope(
-        (
-            *admission.EXCLUDED,
-            *args.system_namespaces,
-            *tenancy.admission_excluded_namespaces,
-        )
+        (*admission.EXCLUDED, *args.system_namespaces, *tenancy.admission_excluded_namespaces)
     )
     try:
         return admission.from_file(tenancy.admission_config, tenancy.admission, scope)

@@ -114,10 +114,7 @@ class Component(pulumi.ComponentResource):
         return KubernetesObject(name, manifest, options or self.options())
 
     def create_in_order(
-        self,
-        name: str,
-        manifests: Iterable[Manifest],
-        after: Sequence[pulumi.Resource] = (),
+        self, name: str, manifests: Iterable[Manifest], after: Sequence[pulumi.Resource] = ()
     ) -> None:
         """Create objects of different kinds as children, one after another."""
         earlier = list(after)
@@ -181,9 +178,7 @@ def before_create(name: str, function: pulumi.ResourceHookFunction) -> pulumi.Re
     return pulumi.ResourceOptions(hooks=pulumi.ResourceHookBinding(before_create=[hook]))
 
 
-def _dependencies(
-    opts: pulumi.ResourceOptions | None,
-) -> list[pulumi.Input[pulumi.Resource]]:
+def _dependencies(opts: pulumi.ResourceOptions | None) -> list[pulumi.Input[pulumi.Resource]]:
     depends_on = opts.depends_on if opts else None
     if isinstance(depends_on, pulumi.Resource):
         return [depends_on]

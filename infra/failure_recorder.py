@@ -18,10 +18,7 @@ from infra.settings.problems import choice
 CLAIMS_PATH: Final = "/claims"
 # The old pod runs until the new one is ready, because a gap would leave failures unrecorded.
 # Meanwhile, both pods write the same files, which is harmless.
-_STRATEGY: Final = {
-    "type": "RollingUpdate",
-    "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1},
-}
+_STRATEGY: Final = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}}
 _READ_RULES: Final = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["list", "watch"]},
     {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},

@@ -33,10 +33,7 @@ def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest
         "nfd": {"enabled": operator.node_feature_discovery},
         # The stack configures scraping itself. The chart's ServiceMonitor would lack honorLabels,
         # and would require the Prometheus operator.
-        "dcgmExporter": {
-            "enabled": operator.dcgm_exporter,
-            "serviceMonitor": {"enabled": False},
-        },
+        "dcgmExporter": {"enabled": operator.dcgm_exporter, "serviceMonitor": {"enabled": False}},
         "daemonsets": {"tolerations": tolerations},
         "node-feature-discovery": {"worker": {"tolerations": [_CONTROL_PLANE, *tolerations]}},
     }

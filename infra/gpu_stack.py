@@ -139,11 +139,7 @@ def plugin_config(gpu: GpuSettings) -> Manifest:
 
 
 def _metadata(gpu: GpuSettings) -> Manifest:
-    return {
-        "name": PLUGIN,
-        "namespace": gpu.namespace,
-        "labels": standard_labels(PLUGIN, PLUGIN),
-    }
+    return {"name": PLUGIN, "namespace": gpu.namespace, "labels": standard_labels(PLUGIN, PLUGIN)}
 
 
 def _config_map(gpu: GpuSettings, config: str) -> Manifest:
@@ -226,10 +222,7 @@ def _container(gpu: GpuSettings) -> Manifest:
         "image": gpu.image,
         "imagePullPolicy": "IfNotPresent",
         "env": env,
-        "resources": {
-            "requests": {"cpu": "10m", "memory": "64Mi"},
-            "limits": {"memory": "128Mi"},
-        },
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "128Mi"}},
         "securityContext": security,
         "volumeMounts": [
             {"name": "sockets", "mountPath": _KUBELET_SOCKETS},

@@ -50,8 +50,7 @@ class GpuNodesOutput(TypedDict):
     ]
     runtimeClass: NotRequired[
         Annotated[
-            str,
-            Field(description="RuntimeClass for pods with GPUs. Absent if they need none."),
+            str, Field(description="RuntimeClass for pods with GPUs. Absent if they need none.")
         ]
     ]
 
@@ -152,8 +151,7 @@ class PlatformOutputs(TypedDict):
     ]
     cluster: NotRequired[
         Annotated[
-            ClusterOutput,
-            Field(description="The cluster. Absent if manifests are only rendered."),
+            ClusterOutput, Field(description="The cluster. Absent if manifests are only rendered.")
         ]
     ]
     gpuNodes: Annotated[

@@ -376,10 +376,7 @@ def additional_volumes(volumes: Mapping[str, VolumeSettings]) -> list[Volume]:
     """Return the volumes other than claims: Secrets, ConfigMaps and scratch directories."""
     return [
         Volume(
-            name=name,
-            source=_source(volume),
-            path=volume.path,
-            read_only=volume.scratch is None,
+            name=name, source=_source(volume), path=volume.path, read_only=volume.scratch is None
         )
         for name, volume in volumes.items()
         if volume.claim is None

@@ -96,9 +96,7 @@ def training_jobs(settings: StackSettings, shared: SharedResources) -> list[Trai
 
 
 def create_run(
-    component: Component,
-    args: TrainingJobArgs,
-    start_options: pulumi.ResourceOptions | None = None,
+    component: Component, args: TrainingJobArgs, start_options: pulumi.ResourceOptions | None = None
 ) -> Run:
     """Create the objects of the job's run as children of a component.
 

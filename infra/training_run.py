@@ -75,12 +75,7 @@ class TrainingJobArgs:
 
     @classmethod
     def of(
-        cls,
-        key: str,
-        job: TrainingJobSettings,
-        shared: SharedResources,
-        *,
-        isolated: bool = False,
+        cls, key: str, job: TrainingJobSettings, shared: SharedResources, *, isolated: bool = False
     ) -> Self:
         """Build the arguments for a job from the stack's shared resources."""
         return cls(
@@ -360,12 +355,7 @@ def _mounts(job: TrainingJobSettings, claims: Mapping[str, Any]) -> list[Mount]:
     if job.notebook is not None:
         mounts.append(Mount(name=HOMES_VOLUME, claim=claims[job.notebook.home], path=HOMES_PATH))
     mounts += [
-        Mount(
-            name=name,
-            claim=claims[volume.claim],
-            path=volume.path,
-            read_only=volume.read_only,
-        )
+        Mount(name=name, claim=claims[volume.claim], path=volume.path, read_only=volume.read_only)
         for name, volume in job.volumes.items()
         if volume.claim is not None
     ]

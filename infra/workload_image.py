@@ -95,9 +95,7 @@ class WorkloadImage(Component):
                 target=build.target,
             ),
             registry=docker.RegistryArgs(
-                server=args.login.server,
-                username=args.login.username,
-                password=args.login.password,
+                server=args.login.server, username=args.login.username, password=args.login.password
             )
             if args.login
             else None,

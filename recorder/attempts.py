@@ -16,10 +16,7 @@ from typing import Any, Final
 
 from httpx2 import HTTPError, HTTPStatusError, codes
 from lightkube import Client
-from lightkube.generic_resource import (
-    GenericNamespacedResource,
-    create_namespaced_resource,
-)
+from lightkube.generic_resource import GenericNamespacedResource, create_namespaced_resource
 
 from kube.kinds.record import Resource, State
 from kube.kinds.volcano import (

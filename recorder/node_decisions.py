@@ -184,11 +184,7 @@ def _actions_for_marked(
         yield Action("set_condition", node, mark)
 
 
-def node_state(
-    node: Node,
-    resource: str,
-    errors: Mapping[str, frozenset[int]] | None,
-) -> NodeState:
+def node_state(node: Node, resource: str, errors: Mapping[str, frozenset[int]] | None) -> NodeState:
     """Return the state of a node.
 
     `errors` maps nodes to their Xid errors. It is None if no Prometheus server is configured.

@@ -369,11 +369,7 @@ def main(arguments: Sequence[str]) -> None:
     limits = options.max_nodes, options.fault_seconds, options.settle_seconds
     policy = Policy(*limits, options.slow_reports, frozenset(options.xid))
     controller = Controller(
-        AsyncClient(),
-        policy,
-        options.namespace,
-        options.resource,
-        options.prometheus,
+        AsyncClient(), policy, options.namespace, options.resource, options.prometheus
     )
     asyncio.run(run(controller, options.interval))
 

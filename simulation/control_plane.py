@@ -147,10 +147,7 @@ class ControlPlane:
             return base64.b64encode((self.settings.pki / name).read_bytes()).decode()
 
         name = self.settings.context
-        user = {
-            "client-certificate-data": data("admin.crt"),
-            "client-key-data": data("admin.key"),
-        }
+        user = {"client-certificate-data": data("admin.crt"), "client-key-data": data("admin.key")}
         cluster = {"server": server, "certificate-authority-data": data("ca.crt")}
         config = {
             "apiVersion": "v1",

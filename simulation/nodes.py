@@ -10,12 +10,7 @@ from kube.names import GPU_COUNT_LABEL, GPU_PRODUCT_LABEL
 from simulation import ClusterError
 
 GPUS = 8
-CAPACITY = {
-    "cpu": "64",
-    "memory": "512Gi",
-    "pods": "110",
-    NVIDIA_GPU: str(GPUS),
-}
+CAPACITY = {"cpu": "64", "memory": "512Gi", "pods": "110", NVIDIA_GPU: str(GPUS)}
 NEW_NODE_TAINT = "node.kubernetes.io/not-ready"
 """Taint of new nodes. Controllers remove it shortly after a node becomes Ready."""
 TAINT = {"key": "kwok.x-k8s.io/node", "value": "fake", "effect": "NoSchedule"}

@@ -200,10 +200,7 @@ def _first_prediction(
 
 
 def describe_service(
-    key: str,
-    address: str,
-    metadata: dict[str, Any] | None,
-    outcome: Prediction | NoPredictionError,
+    key: str, address: str, metadata: dict[str, Any] | None, outcome: Prediction | NoPredictionError
 ) -> str:
     """Return a description of an inference service: its address, model and first prediction."""
     lines = [f"{key}: {address}"]

@@ -35,13 +35,7 @@ def main() -> int:
             group = "real" if host.choose_kind("auto").kind is Kind.REAL else "simulated"
         extras: list[Extra] = ["languages"] if options.languages else []
         with reporter.step("tools") as step:
-            toolchain = ensure(
-                group,
-                cache_root(),
-                step.update,
-                extras,
-                announce=reporter.say,
-            )
+            toolchain = ensure(group, cache_root(), step.update, extras, announce=reporter.say)
             step.detail = f"in {toolchain.bin}"
     except (DevclusterError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)

@@ -233,10 +233,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)
     settings, problems = _changed_settings(options)
     plan = replace(
-        plan,
-        errors=errors,
-        warnings=(*plan.warnings, *map(hide, problems)),
-        notices=stack.notices,
+        plan, errors=errors, warnings=(*plan.warnings, *map(hide, problems)), notices=stack.notices
     )
     answer = None
     if _mode(options) == "live":

@@ -21,11 +21,7 @@ from kube.accelerators import NVIDIA_GPU
 MAX_LENGTH: Final = 65_000
 """Maximum length of a comment. GitHub accepts 65,536 characters, GitLab a million."""
 
-HEADLINES = {
-    "unchanged": "nothing changes",
-    "blocked": "blocked",
-    "failed": "the preview failed",
-}
+HEADLINES = {"unchanged": "nothing changes", "blocked": "blocked", "failed": "the preview failed"}
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _REFERENCES = re.compile(r"([@#]|(?:!|&amp;)(?=\d))")
 """First character of a user mention or of a reference to an issue or, on GitLab, a merge request or

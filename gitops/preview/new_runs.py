@@ -72,10 +72,7 @@ def _row(pods: Sequence[Demand], prices: Prices, stack: str) -> RunRow:
 def cost_per_hour(demands: Iterable[Demand], prices: Prices, stack: str) -> Decimal | None:
     """Return the hourly cost of all GPUs, CPUs and memory; None if a price is unknown."""
     total, pods = Decimal(0), list(demands)
-    for row in [
-        *count_gpus([], pods, prices, stack),
-        *count_hosts([], pods, prices, stack),
-    ]:
+    for row in [*count_gpus([], pods, prices, stack), *count_hosts([], pods, prices, stack)]:
         price = prices.of_resource(row.product, row.resource, row.purchase)
         if price is None:
             return None

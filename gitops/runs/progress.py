@@ -87,10 +87,7 @@ class Progress:
                 )
             case Finished():
                 return replace(
-                    self,
-                    done_epochs=self.epochs,
-                    accuracy=event.accuracy,
-                    seconds=event.seconds,
+                    self, done_epochs=self.epochs, accuracy=event.accuracy, seconds=event.seconds
                 )
         return self
 

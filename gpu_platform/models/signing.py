@@ -86,8 +86,7 @@ def fingerprint(key: Path) -> str:
     except (OSError, ValueError) as error:
         raise GitopsError(f"{key} is not a public key: {error}") from None
     text: bytes = public.public_bytes(
-        encoding=serialization.Encoding.PEM,
-        format=serialization.PublicFormat.SubjectPublicKeyInfo,
+        encoding=serialization.Encoding.PEM, format=serialization.PublicFormat.SubjectPublicKeyInfo
     )
     return hashlib.sha256(text).hexdigest()
 

@@ -81,10 +81,7 @@ class TrainingJob(Deferred):
     """Summary of the run, to be exported as a stack output."""
 
     def __init__(
-        self,
-        name: str,
-        args: Arguments,
-        opts: pulumi.ResourceOptions | None = None,
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("TrainingJob", name, opts)
 
@@ -114,10 +111,7 @@ class InferenceService(Deferred):
     """Summary of the service, to be exported as a stack output."""
 
     def __init__(
-        self,
-        name: str,
-        args: Arguments,
-        opts: pulumi.ResourceOptions | None = None,
+        self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
     ) -> None:
         super().__init__("InferenceService", name, opts)
 

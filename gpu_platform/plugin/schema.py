@@ -139,10 +139,7 @@ COMPONENTS: Final[Mapping[str, tuple[type[BaseModel], Properties]]] = {
     ),
     "NodeHealth": (
         NodeHealthSettings,
-        {
-            **_POD_ARGUMENTS,
-            "runs_namespace": _string("Namespace of the runs.", optional=False),
-        },
+        {**_POD_ARGUMENTS, "runs_namespace": _string("Namespace of the runs.", optional=False)},
     ),
     "Monitoring": (
         MonitoringSettings,

@@ -7,13 +7,7 @@ from typing import Final
 from infra.manifests import ADOPTED, NOT_AWAITED, Manifest, compact
 from infra.pods import Pod, pod_template
 from infra.settings.training.job import NotebookSettings
-from kube.names import (
-    GROUP_ANNOTATION,
-    QUEUE_ANNOTATION,
-    ROLE_LABEL,
-    RUN_LABEL,
-    SCHEDULING_GROUP,
-)
+from kube.names import GROUP_ANNOTATION, QUEUE_ANNOTATION, ROLE_LABEL, RUN_LABEL, SCHEDULING_GROUP
 from workload.exit_codes import BAD_INPUT
 
 RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
@@ -124,11 +118,7 @@ def _rendezvous(gang: Gang) -> list[str]:
             f"--rdzv-id={gang.name}",
             f"--max-restarts={gang.retries}",
         ]
-    return [
-        "--node-rank=$(RANK)",
-        "--master-addr=$(MASTER_ADDR)",
-        "--master-port=$(MASTER_PORT)",
-    ]
+    return ["--node-rank=$(RANK)", "--master-addr=$(MASTER_ADDR)", "--master-port=$(MASTER_PORT)"]
 
 
 def command_variables(gang: Gang) -> dict[str, str]:

@@ -41,11 +41,7 @@ def indexed_pod(gang: Gang, master: str) -> Pod:
     return replace(
         gang.pod,
         command=command(gang),
-        env={
-            **(rendezvous if gang.size > 1 else {}),
-            **command_variables(gang),
-            **gang.pod.env,
-        },
+        env={**(rendezvous if gang.size > 1 else {}), **command_variables(gang), **gang.pod.env},
     )
 
 

@@ -78,17 +78,8 @@ def _replicas(gang: Gang) -> Manifest:
     env = {**command_variables(gang), **gang.pod.env}
     if gang.is_elastic:
         # Without a master, the operator does not set MASTER_ADDR. Worker 0 hosts the rendezvous.
-        env = {
-            "MASTER_ADDR": f"{gang.name}-worker-0",
-            "MASTER_PORT": str(RENDEZVOUS_PORT),
-            **env,
-        }
-    pod = replace(
-        gang.pod,
-        container=PYTORCH_CONTAINER,
-        command=command(gang),
-        env=env,
-    )
+        env = {"MASTER_ADDR": f"{gang.name}-worker-0", "MASTER_PORT": str(RENDEZVOUS_PORT), **env}
+    pod = replace(gang.pod, container=PYTORCH_CONTAINER, command=command(gang), env=env)
     template = pod_group_template(gang, pod, restart_policy=_RESTART)
 
     def replica(count: int) -> Manifest:

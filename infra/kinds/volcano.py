@@ -8,25 +8,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
-from infra.kinds.gang import (
-    Gang,
-    Step,
-    command,
-    command_variables,
-    metadata,
-    volcano_pod_template,
-)
+from infra.kinds.gang import Gang, Step, command, command_variables, metadata, volcano_pod_template
 from infra.manifests import Manifest, compact
 from kube.kinds.record import RENDEZVOUS_PORT, Resource
-from kube.kinds.volcano import (
-    COMMAND,
-    FLOW,
-    JOB,
-    TEMPLATE,
-    TRAINING_STEP,
-    flow_spec,
-    template_name,
-)
+from kube.kinds.volcano import COMMAND, FLOW, JOB, TEMPLATE, TRAINING_STEP, flow_spec, template_name
 
 SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
     "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],

@@ -71,11 +71,7 @@ def _cluster() -> DashboardSpec:
                     "percentunit",
                     "number",
                 ),
-                Panel(
-                    "Alerts",
-                    {"": f"count({_FIRING}) or vector(0)"},
-                    shape="number",
-                ),
+                Panel("Alerts", {"": f"count({_FIRING}) or vector(0)"}, shape="number"),
             ],
             "Allocation": [
                 Panel("By queue", {"{{queue}}": "gpu_platform:queue_gpus"}, shape="stack"),
@@ -178,10 +174,7 @@ def _run() -> DashboardSpec:
                         "{{run}} test": f"max by (run) (training_held_out_loss{_RUN})",
                     },
                 ),
-                Panel(
-                    "Gradient norm",
-                    {"{{run}}": f"max by (run) (training_gradient_norm{_RUN})"},
-                ),
+                Panel("Gradient norm", {"{{run}}": f"max by (run) (training_gradient_norm{_RUN})"}),
                 Panel("Learning rate", {"{{run}}": f"max by (run) (training_learning_rate{_RUN})"}),
             ],
             "Speed": [
@@ -267,7 +260,7 @@ def _inference() -> DashboardSpec:
                         f"(inference_model_info{_SERVICE})"
                     },
                     shape="stack",
-                ),
+                )
             ],
         },
         [
@@ -329,7 +322,7 @@ def _cost(settings: MonitoringSettings) -> DashboardSpec:
                 Panel("By run", {"{{run}}": f"topk(10, {total_by(cost, 'run')})"}, unit, "number"),
             ],
             "Cost per hour": [
-                Panel("By queue", {"{{queue}}": f"sum by (queue) ({cost})"}, unit, "stack"),
+                Panel("By queue", {"{{queue}}": f"sum by (queue) ({cost})"}, unit, "stack")
             ],
             **rows,
         }

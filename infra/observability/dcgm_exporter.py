@@ -110,10 +110,7 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
         "ports": [{"name": "metrics", "containerPort": settings.port}],
-        "resources": {
-            "requests": {"cpu": "50m", "memory": "256Mi"},
-            "limits": {"memory": "512Mi"},
-        },
+        "resources": {"requests": {"cpu": "50m", "memory": "256Mi"}, "limits": {"memory": "512Mi"}},
         "securityContext": {"runAsNonRoot": False, "runAsUser": 0, **security},
         "volumeMounts": mounts,
     }

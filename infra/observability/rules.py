@@ -176,8 +176,7 @@ def _costs(prices: Mapping[str, float]) -> list[Recording]:
             f"(gpu_platform:pod_cost_per_hour * {_IN_RUN_AND_QUEUE})",
         ),
         Recording(
-            "gpu_platform:team_cost_per_hour",
-            "sum by (namespace) (gpu_platform:pod_cost_per_hour)",
+            "gpu_platform:team_cost_per_hour", "sum by (namespace) (gpu_platform:pod_cost_per_hour)"
         ),
     ]
 

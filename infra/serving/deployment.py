@@ -16,13 +16,7 @@ from infra.pods import (
     secret_source,
     variables_from,
 )
-from infra.serving.description import (
-    LEADER_LABEL,
-    InferenceServiceArgs,
-    Version,
-    labels,
-    metadata,
-)
+from infra.serving.description import LEADER_LABEL, InferenceServiceArgs, Version, labels, metadata
 from infra.serving.runtimes import Endpoints, Launch
 from infra.serving.sources import (
     fetch_containers,
@@ -208,10 +202,7 @@ def _annotations(settings: InferenceServiceSettings, endpoints: Endpoints) -> di
 def _claim_mounts(args: InferenceServiceArgs) -> list[Mount]:
     return [
         Mount(
-            name=name,
-            claim=args.claims[volume.claim],
-            path=volume.path,
-            read_only=volume.read_only,
+            name=name, claim=args.claims[volume.claim], path=volume.path, read_only=volume.read_only
         )
         for name, volume in args.service.volumes.items()
         if volume.claim is not None

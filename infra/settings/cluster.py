@@ -304,8 +304,7 @@ class GpuSettings(Settings):
         "containerized driver. null uses the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
-        default=None,
-        description="Time slicing of whole GPUs. null gives pods whole GPUs.",
+        default=None, description="Time slicing of whole GPUs. null gives pods whole GPUs."
     )
     node_health: NodeHealthSettings | None = Field(
         default=None,

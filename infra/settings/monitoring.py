@@ -233,8 +233,7 @@ class MonitoringSettings(Settings):
         description="Namespaces of Prometheus; network policies allow scrapes from them.",
     )
     interval_seconds: PositiveInt = Field(
-        default=30,
-        description="Interval (s) between two scrapes. GPU-hours have this resolution.",
+        default=30, description="Interval (s) between two scrapes. GPU-hours have this resolution."
     )
     dcgm_exporter: DcgmExporterSettings = Field(
         default=DcgmExporterSettings(), description="NVIDIA's DCGM exporter."
@@ -243,10 +242,7 @@ class MonitoringSettings(Settings):
         default={},
         description="Price per GPU-hour, by GPU model (node label nvidia.com/gpu.product).",
     )
-    thresholds: Thresholds = Field(
-        default=Thresholds(),
-        description="Alert thresholds.",
-    )
+    thresholds: Thresholds = Field(default=Thresholds(), description="Alert thresholds.")
     grafana: GrafanaSettings = Field(default=GrafanaSettings(), description="Dashboards.")
     kube_prometheus_stack: KubePrometheusStackSettings = Field(
         default=KubePrometheusStackSettings(),

@@ -6,14 +6,7 @@ from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    WithJsonSchema,
-)
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, WithJsonSchema
 
 from kube.accelerators import BUILT_IN_RESOURCES
 from kube.quantities import MEBIBYTE, parse_quantity

@@ -153,8 +153,7 @@ class ControllersSettings(Settings):
     )
     burst: PositiveInt = Field(default=2000, description="Maximum number of requests in a burst.")
     workers: PositiveInt = Field(
-        default=10,
-        description="Number of worker threads for jobs. PodGroups get the same number.",
+        default=10, description="Number of worker threads for jobs. PodGroups get the same number."
     )
 
     def chart_values(self) -> dict[str, Any]:

@@ -6,14 +6,7 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import (
-    TMP_SIZE,
-    AbsolutePath,
-    DnsLabel,
-    DnsName,
-    MemoryQuantity,
-    Settings,
-)
+from infra.settings.types import TMP_SIZE, AbsolutePath, DnsLabel, DnsName, MemoryQuantity, Settings
 from kube.names import (
     CHECKPOINTS_PATH,
     CHECKPOINTS_VOLUME,

@@ -24,11 +24,7 @@ INDEXED_JOB: Final = Resource(
     kind="Job",
     plural="jobs",
     title="Job",
-    states={
-        "Complete": State.SUCCEEDED,
-        "Failed": State.FAILED,
-        "Suspended": State.SUSPENDED,
-    },
+    states={"Complete": State.SUCCEEDED, "Failed": State.FAILED, "Suspended": State.SUSPENDED},
 )
 
 PYTORCH_JOB: Final = Resource(
@@ -51,11 +47,7 @@ TRAIN_JOB: Final = Resource(
     kind="TrainJob",
     plural="trainjobs",
     title="TrainJob",
-    states={
-        "Complete": State.SUCCEEDED,
-        "Failed": State.FAILED,
-        "Suspended": State.SUSPENDED,
-    },
+    states={"Complete": State.SUCCEEDED, "Failed": State.FAILED, "Suspended": State.SUSPENDED},
 )
 
 TRAINING_RUNTIME: Final = Resource(
@@ -87,11 +79,7 @@ JOB_SET: Final = Resource(
     kind="JobSet",
     plural="jobsets",
     title="JobSet",
-    states={
-        "Completed": State.SUCCEEDED,
-        "Failed": State.FAILED,
-        "Suspended": State.SUSPENDED,
-    },
+    states={"Completed": State.SUCCEEDED, "Failed": State.FAILED, "Suspended": State.SUSPENDED},
     restarts=("restarts",),
 )
 

@@ -51,11 +51,7 @@ TEMPLATE: Final = Resource(
 """The resource of a step, from which the JobFlow creates a Volcano Job."""
 
 COMMAND: Final = Resource(
-    group=BUS_GROUP,
-    version="v1alpha1",
-    kind="Command",
-    plural="commands",
-    title="Volcano Command",
+    group=BUS_GROUP, version="v1alpha1", kind="Command", plural="commands", title="Volcano Command"
 )
 """The resource of commands to the job controller, which deletes a command after executing it."""
 

@@ -5,15 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from kube.workloads import (
-    kubernetes,
-    nvidia,
-    pipelines,
-    serving,
-    training,
-    volcano,
-    wrappers,
-)
+from kube.workloads import kubernetes, nvidia, pipelines, serving, training, volcano, wrappers
 from kube.workloads.record import WorkloadKind
 
 Registry = Mapping[tuple[str, str], WorkloadKind]

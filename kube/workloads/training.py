@@ -359,7 +359,7 @@ HYPERPOD: Final = [
         ends=True,
         always=True,
         job=Job(at="spec.runPolicy", retries="jobMaxRetryCount", retries_default=False),
-    ),
+    )
 ]
 
 _AIBRIX: Final = "orchestration.aibrix.ai"

@@ -165,11 +165,7 @@ EVENTS: Final = [
             *(f"{at}.parameters.*.dest" for at in _TRIGGER_TEMPLATES),
         ),
     ),
-    WorkloadKind(
-        group="argoproj.io",
-        kind="EventSource",
-        pods=_EVENT_PODS,
-    ),
+    WorkloadKind(group="argoproj.io", kind="EventSource", pods=_EVENT_PODS),
 ]
 
 # The operator adds the main container. `spec.containers` lists only additional containers.

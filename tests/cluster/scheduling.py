@@ -55,11 +55,7 @@ def stack(jobs: dict[str, Any], **volcano_settings: Any) -> StackSettings:
             "volcano": volcano_settings,
             "storage": {
                 "volumes": {
-                    "shared": {
-                        "capacity": "1Gi",
-                        "access_modes": ["ReadWriteMany"],
-                        "local": local,
-                    }
+                    "shared": {"capacity": "1Gi", "access_modes": ["ReadWriteMany"], "local": local}
                 },
                 "claims": {"checkpoints": {"size": "1Gi", "volume": "shared"}},
             },

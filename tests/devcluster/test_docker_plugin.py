@@ -67,10 +67,7 @@ class Plugin:
     engine: Engine
     fake: Path
     inputs: dict[str, Any] = field(
-        default_factory=lambda: {
-            "imageName": NAME,
-            "build": {"context": "app"},
-        }
+        default_factory=lambda: {"imageName": NAME, "build": {"context": "app"}}
     )
 
     async def check(self, **changed: Any) -> provider_pb2.CheckResponse:

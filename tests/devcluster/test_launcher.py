@@ -120,9 +120,7 @@ def test_stopping_ends_the_process_and_deletes_its_record(
     assert launcher.stop(layout) == []
 
 
-def test_cluster_processes_inherit_only_allowed_variables(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_cluster_processes_inherit_only_allowed_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "users")
     monkeypatch.setenv("LD_PRELOAD", "")
     found = launcher._environment(Path("/tools"))

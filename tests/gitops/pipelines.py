@@ -36,10 +36,7 @@ class _GitlabLoader(yaml.SafeLoader):
     """Loader that reads GitLab's `!reference` as the list of its keys."""
 
 
-_GitlabLoader.add_constructor(
-    "!reference",
-    lambda loader, node: loader.construct_sequence(node),
-)
+_GitlabLoader.add_constructor("!reference", lambda loader, node: loader.construct_sequence(node))
 
 
 def script(file: Path, job: str, name: str | None) -> str:

@@ -127,11 +127,7 @@ def test_custom_image_sources_in_the_configuration_are_found(
 )
 @pytest.mark.parametrize(
     ("budget", "affected"),
-    [
-        ("{money: 100}", True),
-        ('{"money": 100}', True),
-        ("{gpu_hours: 100}", False),
-    ],
+    [("{money: 100}", True), ('{"money": 100}', True), ("{gpu_hours: 100}", False)],
 )
 def test_price_changes_affect_only_stacks_with_a_money_budget(
     file: str, budget: str, affected: bool, tmp_path: Path

@@ -8,9 +8,7 @@ from gitops.__main__ import main
 from gitops.preview import command as preview
 
 
-def test_usage_errors_have_a_separate_exit_status(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_usage_errors_have_a_separate_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
     invalid_repeat = ["simulate", "--snapshot", "cluster.yaml", "--repeat", "0"]
     for arguments in ([], ["preview"], ["prewiev"], ["preview", "--stak", "x"], invalid_repeat):
         with pytest.raises(SystemExit) as exited:

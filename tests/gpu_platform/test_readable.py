@@ -100,8 +100,7 @@ async def test_outputs_that_determine_names_are_rejected(
 ) -> None:
     settings = TrainingJobSettings(**JOB)
     with pytest.raises(
-        PlatformError,
-        match="image is an output of a resource, but the name of a run depends on it",
+        PlatformError, match="image is an output of a resource, but the name of a run depends on it"
     ):
         platform.training_job("digits", settings, image=output)
     service = InferenceServiceSettings(run="digits-01234567", cpu="1", memory="1Gi")

@@ -137,9 +137,7 @@ def test_objects_of_any_valid_job_pass_the_policy_pack(job_config: dict[str, Any
 
 @HYPOTHESIS_SETTINGS
 @given(job_config=jobs())
-def test_policy_pack_counts_the_requested_gpus(
-    job_config: dict[str, Any],
-) -> None:
+def test_policy_pack_counts_the_requested_gpus(job_config: dict[str, Any]) -> None:
     """The gang requests `nodes` times `gpus_per_node` GPUs; steps request additional ones."""
     resource = job_config.get("gpu_resource", "nvidia.com/gpu")
     found = 0
@@ -155,9 +153,7 @@ def test_policy_pack_counts_the_requested_gpus(
 
 @HYPOTHESIS_SETTINGS
 @given(job_config=jobs())
-def test_objects_are_reproducible_and_named_after_the_run(
-    job_config: dict[str, Any],
-) -> None:
+def test_objects_are_reproducible_and_named_after_the_run(job_config: dict[str, Any]) -> None:
     built = objects(job_config)
     assert built == objects(job_config)
     last = "job-schedule" if "schedule" in job_config else "job-0123abcd"

@@ -42,12 +42,7 @@ def test_recorder_can_only_read_pods_logs_and_events() -> None:
     granted = {
         (kind, verb) for rule in rules for kind in rule["resources"] for verb in rule["verbs"]
     }
-    assert granted == {
-        ("pods", "list"),
-        ("pods", "watch"),
-        ("pods/log", "get"),
-        ("events", "list"),
-    }
+    assert granted == {("pods", "list"), ("pods", "watch"), ("pods/log", "get"), ("events", "list")}
     assert built()["RoleBinding"]["subjects"] == [
         {"kind": "ServiceAccount", "name": "failure-recorder", "namespace": "ml"}
     ]

@@ -43,9 +43,7 @@ def test_canary_weight_zero_changes_only_the_route(provision: Provision) -> None
     assert changed_names == {"inference-digits-httproute"}
 
 
-def test_promotion_updates_the_service_and_removes_the_canary(
-    provision: Provision,
-) -> None:
+def test_promotion_updates_the_service_and_removes_the_canary(provision: Provision) -> None:
     service = {name: value for name, value in SERVICE.items() if name != "job"}
     promoted = {**service, "run": CANARY["run"], "route": GATEWAY}
     before, after = (

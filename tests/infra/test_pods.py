@@ -70,11 +70,7 @@ def test_pod_template_contains_all_configured_fields() -> None:
                         {"name": "PYTHONUNBUFFERED", "value": "1"},
                     ],
                     "resources": {
-                        "requests": {
-                            "cpu": "2",
-                            "memory": "16Gi",
-                            "nvidia.com/gpu": "2",
-                        },
+                        "requests": {"cpu": "2", "memory": "16Gi", "nvidia.com/gpu": "2"},
                         "limits": {"memory": "16Gi", "nvidia.com/gpu": "2"},
                     },
                     "securityContext": {

@@ -120,8 +120,7 @@ def test_dns_is_allowed() -> None:
 
 
 @pytest.mark.parametrize(
-    ("role", "directions"),
-    [(None, {"from", "to"}), ("worker", {"from", "to"}), ("head", {"to"})],
+    ("role", "directions"), [(None, {"from", "to"}), ("worker", {"from", "to"}), ("head", {"to"})]
 )
 def test_training_pods_can_reach_only_each_other_but_no_ray_heads_of_other_runs(
     role: str | None, directions: set[str]

@@ -8,15 +8,7 @@ from typing import Any
 import pytest
 
 from infra.settings.node_health import NodeHealthSettings
-from recorder.node_decisions import (
-    Action,
-    Fault,
-    Memory,
-    NodeState,
-    Policy,
-    decide,
-    health,
-)
+from recorder.node_decisions import Action, Fault, Memory, NodeState, Policy, decide, health
 
 POLICY = Policy(
     max_nodes=2, fault_seconds=60, settle_seconds=120, slow_reports=3, xids=frozenset({48, 79})

@@ -200,9 +200,7 @@ def test_canary_above_a_limit_loses_its_traffic_and_an_event_is_written(world: W
     assert len(world.events) == 1
 
 
-def test_field_ownership_is_released_despite_concurrent_status_updates(
-    world: World,
-) -> None:
+def test_field_ownership_is_released_despite_concurrent_status_updates(world: World) -> None:
     world.values, world.status_writes = {"errors": 0.4}, 2
     world.evaluate()
     assert world.managers == [{"manager": "pulumi"}]

@@ -150,9 +150,7 @@ async def test_record_is_written_once_the_claim_is_available(
     assert failures == 0
 
 
-async def test_many_logs_use_additional_connections(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+async def test_many_logs_use_additional_connections(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log_streams, "MAX_STREAMS", 2)
     api, clients = Api(), []
 

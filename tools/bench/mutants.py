@@ -38,14 +38,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from mutmut.mutation.mutators import mutation_operators
 
 from devcluster.paths import CHECKOUT
-from tools.bench.mutant_tests import (
-    Progress,
-    Recording,
-    copy_checkout,
-    outcome,
-    record,
-    replaced,
-)
+from tools.bench.mutant_tests import Progress, Recording, copy_checkout, outcome, record, replaced
 from tools.bench.outcome import DIRECTORY, Goal, conclude, print_line
 
 SOURCES = ("infra/pods.py", "infra/kinds/*.py", "policies/*.py")

@@ -45,11 +45,7 @@ def machine() -> dict[str, Any]:
 
 def spread(samples: Sequence[float]) -> dict[str, float]:
     """Return the median, minimum and maximum of samples."""
-    return {
-        "median": statistics.median(samples),
-        "minimum": min(samples),
-        "maximum": max(samples),
-    }
+    return {"median": statistics.median(samples), "minimum": min(samples), "maximum": max(samples)}
 
 
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:

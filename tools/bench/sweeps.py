@@ -80,10 +80,7 @@ def main() -> None:
     _processes.set_forkserver_preload(["training.train"])
     found: list[dict[str, Any]] = []
     for seed in SEEDS:
-        with (
-            tempfile.TemporaryDirectory() as scratch,
-            programs(Path(scratch) / "runs") as started,
-        ):
+        with tempfile.TemporaryDirectory() as scratch, programs(Path(scratch) / "runs") as started:
             for minutes in EPOCH_MINUTES:
                 directory = Path(scratch) / f"{minutes}"
                 found += _searches(seed, minutes, directory, started)

@@ -121,10 +121,7 @@ def _indexed_job(name: str) -> Manifest:
             "training", queue, restartPolicy="Never", schedulerName="volcano"
         ),
     }
-    annotations = {
-        "pulumi.com/skipAwait": "true",
-        "scheduling.volcano.sh/group-min-member": "2",
-    }
+    annotations = {"pulumi.com/skipAwait": "true", "scheduling.volcano.sh/group-min-member": "2"}
     return _object("batch/v1", "Job", name, spec, annotations=annotations)
 
 

@@ -46,8 +46,7 @@ class InferenceServiceSettings(Settings):
     """A service that serves one model."""
 
     runtime: RuntimeName = Field(
-        default="torch",
-        description="Server program: `torch` is the model server of this project.",
+        default="torch", description="Server program: `torch` is the model server of this project."
     )
     job: RunKey | None = Field(
         default=None, description="Job in this stack whose current run is served."
@@ -147,16 +146,14 @@ class InferenceServiceSettings(Settings):
         default={}, description="Additional node labels that the pods require."
     )
     labels: Labels = Field(
-        default={},
-        description='Labels of the pods, such as azure.workload.identity/use: "true".',
+        default={}, description='Labels of the pods, such as azure.workload.identity/use: "true".'
     )
     tolerations: list[TolerationSettings] = Field(
         default=[], description="Tolerations in addition to those of the stack."
     )
     priority_class: DnsName | None = Field(default=None, description="Priority class of the pods.")
     server: dict[str, Any] = Field(
-        default={},
-        description="Settings of the server program, depending on the runtime.",
+        default={}, description="Settings of the server program, depending on the runtime."
     )
     env: dict[EnvironmentName, str] = Field(
         default={}, description="Additional environment variables."

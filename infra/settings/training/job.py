@@ -110,7 +110,7 @@ class PackingSettings(Settings):
 
     label: QualifiedName = Field(
         description="Node label whose value identifies the domain, such as "
-        "topology.kubernetes.io/zone or a label for the rack or switch.",
+        "topology.kubernetes.io/zone or a label for the rack or switch."
     )
     required: bool = Field(
         default=False,
@@ -263,12 +263,10 @@ class TrainingJobSettings(Settings):
         description="Tolerations in addition to those of the stack, such as for spot nodes.",
     )
     labels: Labels = Field(
-        default={},
-        description='Labels of the pods, such as azure.workload.identity/use: "true".',
+        default={}, description='Labels of the pods, such as azure.workload.identity/use: "true".'
     )
     annotations: Annotations = Field(
-        default={},
-        description="Annotations of the pods, for other tools (hang tracers, sidecars).",
+        default={}, description="Annotations of the pods, for other tools (hang tracers, sidecars)."
     )
     retries: PositiveInt = Field(
         default=3, le=100, description="Maximum number of restarts before the run fails."
@@ -288,8 +286,7 @@ class TrainingJobSettings(Settings):
         "`stopped` terminates the run permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
-        default={},
-        description="Steps before and after the training, such as prepare and evaluate.",
+        default={}, description="Steps before and after the training, such as prepare and evaluate."
     )
     after: list[StepName] = Field(default=[], description="Steps that precede the training.")
     inputs: dict[OutputName, Reference] = Field(

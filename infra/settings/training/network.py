@@ -121,10 +121,7 @@ class NcclSettings(Settings):
         variables = {**NETWORK_DEFAULTS[self.network], "NCCL_DEBUG": self.debug}
         if bootstrap is not None:
             # gloo, which connects before NCCL, would otherwise use the address of the host name.
-            variables |= {
-                "NCCL_SOCKET_IFNAME": bootstrap,
-                "GLOO_SOCKET_IFNAME": bootstrap,
-            }
+            variables |= {"NCCL_SOCKET_IFNAME": bootstrap, "GLOO_SOCKET_IFNAME": bootstrap}
         for name, variable in _VARIABLES.items():
             value = getattr(self, name)
             if value is not None:

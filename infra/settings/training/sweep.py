@@ -21,13 +21,7 @@ from infra.settings.types import (
 )
 from kube.kinds import KINDS
 from kube.kinds.volcano import JOB
-from training.config import (
-    ALWAYS_LISTED,
-    LENGTHS,
-    LISTED_IF_SET,
-    TrainingConfig,
-    metric_name,
-)
+from training.config import ALWAYS_LISTED, LENGTHS, LISTED_IF_SET, TrainingConfig, metric_name
 
 CONTROLLER: Final = "sweep-controller"
 """Name of the Deployment that controls the sweeps."""

@@ -62,9 +62,7 @@ def test_gang_ran_on_two_nodes_with_one_gpu_each(real: Platform) -> None:
         assert limits["nvidia.com/gpu"] == "1"
 
 
-def test_make_env_provides_docker_and_kubectl(
-    real: Platform,
-) -> None:
+def test_make_env_provides_docker_and_kubectl(real: Platform) -> None:
     environment = 'eval "$(make --no-print-directory env NODES=real)"'
     assert "gpu-node-0" in real.run(f"{environment} && docker info")
     service = real.outputs()["inference"]["digits"]

@@ -132,9 +132,7 @@ def test_kubernetes_controllers_cannot_create_bad_pods(admission: Cluster) -> No
     admission.platform.shell("kubectl delete deployment old")
 
 
-def test_existing_bad_pod_can_be_labeled_and_deleted(
-    admission: Cluster,
-) -> None:
+def test_existing_bad_pod_can_be_labeled_and_deleted(admission: Cluster) -> None:
     admission.install("audit")
     admission.api.create(
         violating_pod("old", finalizers=["example.com/kept"]), SPACE, dry_run=False
@@ -186,9 +184,7 @@ OWNER = {
 }
 
 
-def test_exempt_owner_only_exempts_pods_created_by_its_controller(
-    admission: Cluster,
-) -> None:
+def test_exempt_owner_only_exempts_pods_created_by_its_controller(admission: Cluster) -> None:
     admission.install("deny", SYSTEM)
     owned = violating_pod("agent-x7k2p", ownerReferences=[OWNER])
     controller = "system:serviceaccount:kube-system:daemon-set-controller"

@@ -99,9 +99,7 @@ def test_no_pod_of_a_four_node_gang_starts_on_three_free_nodes(prod: Environment
         assert [_node(pod) for pod in _gang(prod)] == [None] * 4
 
 
-def test_replicas_wait_for_a_model_on_serving_nodes(
-    prod: Environment,
-) -> None:
+def test_replicas_wait_for_a_model_on_serving_nodes(prod: Environment) -> None:
     pods = prod.pods("gpu-platform.dev/workload=inference")
     assert len(pods) == 3
     assert {_node(pod) for pod in pods} == {"simulated-10", "simulated-11"}
@@ -110,9 +108,7 @@ def test_replicas_wait_for_a_model_on_serving_nodes(
     assert {claim["status"]["phase"] for claim in prod.all("pvc")} == {"Bound"}
 
 
-def test_whole_gang_starts_once_a_fourth_node_is_added(
-    prod: Environment,
-) -> None:
+def test_whole_gang_starts_once_a_fourth_node_is_added(prod: Environment) -> None:
     add_nodes(prod.platform, range(3, 4), TRAINING, **RDMA)
     await_(lambda: all(_node(pod) for pod in _gang(prod)), "four bound pods")
     assert sorted(str(_node(pod)) for pod in _gang(prod)) == [f"simulated-{n}" for n in range(4)]
@@ -147,9 +143,7 @@ def _worlds(pod: dict[str, Any]) -> list[World]:
     ]
 
 
-def test_jobs_and_model_in_staging_share_one_node(
-    tmp_path_factory: pytest.TempPathFactory,
-) -> None:
+def test_jobs_and_model_in_staging_share_one_node(tmp_path_factory: pytest.TempPathFactory) -> None:
     with _environment(tmp_path_factory, "staging") as staging:
         add_nodes(staging.platform, range(1), TRAINING)
         staging.up()

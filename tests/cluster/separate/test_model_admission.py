@@ -59,10 +59,7 @@ def promoted() -> Manifest:
     for container in (*spec["initContainers"], *spec["containers"]):
         container |= {
             "env": [{"name": "HOME", "value": "/tmp"}],
-            "resources": {
-                "requests": {"cpu": "1", "memory": "1Gi"},
-                "limits": {"memory": "1Gi"},
-            },
+            "resources": {"requests": {"cpu": "1", "memory": "1Gi"}, "limits": {"memory": "1Gi"}},
             "securityContext": {
                 "allowPrivilegeEscalation": False,
                 "readOnlyRootFilesystem": True,
@@ -173,8 +170,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     ),
     "the source as an argument": (
         lambda pod: fetch(pod).update(
-            command=["python3", "-m"],
-            args=["inference.fetch", UNKNOWN_URL, "/models/export"],
+            command=["python3", "-m"], args=["inference.fetch", UNKNOWN_URL, "/models/export"]
         ),
         "model of fetch",
     ),

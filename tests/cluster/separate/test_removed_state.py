@@ -7,9 +7,7 @@ from devcluster.spec import Kind
 from tests.cluster.platform import empty_cluster
 
 
-def test_next_down_stops_a_cluster_whose_state_directory_was_removed(
-    tmp_path: Path,
-) -> None:
+def test_next_down_stops_a_cluster_whose_state_directory_was_removed(tmp_path: Path) -> None:
     with empty_cluster(tmp_path) as cluster:
         # Renaming is atomic; the cluster's processes are still writing to the directory.
         cluster.state.rename(tmp_path / "removed")

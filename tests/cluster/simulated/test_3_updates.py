@@ -95,9 +95,7 @@ def test_queues_and_their_first_runs_are_added_in_one_previewed_update(changed: 
     changed.shell(f"pulumi preview --stack {changed.stack} --expect-no-changes")
 
 
-def test_unopened_queue_fails_the_update_and_a_retry_trains(
-    changed: Platform,
-) -> None:
+def test_unopened_queue_fails_the_update_and_a_retry_trains(changed: Platform) -> None:
     file = changed.checkout / "infra" / "volcano.py"
     hasty = file.read_text().replace('"120"', '"5"')
     assert hasty != file.read_text()

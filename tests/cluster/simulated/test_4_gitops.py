@@ -51,9 +51,7 @@ def test_preview_of_the_applied_base_shows_no_changes(cluster: Platform) -> None
     assert found.report["counts"]["same"] > 20
 
 
-def test_manual_edits_are_reported_as_drift_and_repaired_by_an_update(
-    cluster: Platform,
-) -> None:
+def test_manual_edits_are_reported_as_drift_and_repaired_by_an_update(cluster: Platform) -> None:
     patch = json.dumps({"spec": {"weight": 7}})
     cluster.shell(f"kubectl patch queue research --type merge --patch {shlex.quote(patch)}")
     cluster.shell("kubectl delete networkpolicy allow-dns -n ml-simulated")
@@ -87,9 +85,7 @@ def same_name(config: dict[str, Any]) -> None:
     del config["gpu-platform:storage"]["claims"]["checkpoints"]["name"]
 
 
-def test_report_explains_that_a_retained_claim_blocks_its_replacement(
-    cluster: Platform,
-) -> None:
+def test_report_explains_that_a_retained_claim_blocks_its_replacement(cluster: Platform) -> None:
     configuration = cluster.stack_file.read_text()
     cluster.edit(same_name)
     found = preview(cluster)
@@ -130,9 +126,7 @@ def small_stack(cluster: Platform) -> interrupted.Stack:
     return interrupted.new_stack(cluster)
 
 
-def test_killed_update_is_completed_by_the_next_update(
-    small_stack: interrupted.Stack,
-) -> None:
+def test_killed_update_is_completed_by_the_next_update(small_stack: interrupted.Stack) -> None:
     small_stack.update()
     small_stack.configure(3 * KILLS + 1)
     things = small_stack.update()
@@ -167,9 +161,7 @@ def test_killed_update_is_completed_by_the_next_update(
     assert settled.returncode == 0, settled.stdout
 
 
-def test_the_documented_destroy_deletes_everything(
-    small_stack: interrupted.Stack,
-) -> None:
+def test_the_documented_destroy_deletes_everything(small_stack: interrupted.Stack) -> None:
     preview_commands, destroy = (
         interrupted.commands(small_stack.platform, "destroying.md", containing)
         for containing in ("--preview-only", "pulumi destroy --yes")

@@ -104,11 +104,7 @@ def test_image_has_valid_metadata(tmp_path: Path, program: Path) -> None:
     assert config["rootfs"]["diff_ids"] == [
         "sha256:" + hashlib.sha256(gzip.decompress(packed)).hexdigest()
     ]
-    assert config["config"] == {
-        "Entrypoint": ["/pause"],
-        "Env": ["LANG=C.UTF-8"],
-        "User": "10001",
-    }
+    assert config["config"] == {"Entrypoint": ["/pause"], "Env": ["LANG=C.UTF-8"], "User": "10001"}
     assert (
         json.loads((layout.directory / "oci-layout").read_text())["imageLayoutVersion"] == "1.0.0"
     )
@@ -167,11 +163,7 @@ def test_an_image_that_the_registry_has_is_not_pushed(
 
 @pytest.mark.parametrize("held", [None, "sha256:" + "0" * 64])
 def test_an_image_that_the_registry_lacks_is_pushed(
-    tmp_path: Path,
-    program: Path,
-    registry: ThreadingHTTPServer,
-    install: Install,
-    held: str | None,
+    tmp_path: Path, program: Path, registry: ThreadingHTTPServer, install: Install, held: str | None
 ) -> None:
     install("skopeo", f'echo "$*" > {tmp_path}/arguments')
     layout = image(tmp_path / "a", program)

@@ -165,10 +165,7 @@ def test_faults_are_injected_while_the_fault_file_exists(gpus: Gpus, faults: Pat
         ('{"0": {"XID": 79}}', "XID"),
         ("[", "gpu-faults.json"),
         ('{"0": {"DCGM_FI_DEV_XID_ERRORS": "broken"}}', "valid number"),
-        (
-            '{"3": {"DCGM_FI_DEV_XID_ERRORS": 79}}',
-            "GPU 3 does not exist; use an index from 0 to 2",
-        ),
+        ('{"3": {"DCGM_FI_DEV_XID_ERRORS": 79}}', "GPU 3 does not exist; use an index from 0 to 2"),
     ],
 )
 def test_invalid_fault_file_is_rejected(gpus: Gpus, faults: Path, text: str, message: str) -> None:

@@ -83,9 +83,7 @@ def test_previews_cannot_delete_objects_or_change_admission_policies(
     assert allowed(manifests, PREVIEW, "ml", "deployments").keys() == {"get", "create", "patch"}
 
 
-def test_dry_run_policy_is_created_before_preview_rights(
-    manifests: list[dict[str, Any]],
-) -> None:
+def test_dry_run_policy_is_created_before_preview_rights(manifests: list[dict[str, Any]]) -> None:
     policy, binding = manifests[:2]
     assert policy["kind"] == "ValidatingAdmissionPolicy"
     assert policy["spec"]["failurePolicy"] == "Fail"

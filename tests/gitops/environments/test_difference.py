@@ -63,9 +63,7 @@ def test_equal_environments_have_no_differences() -> None:
     assert sentences(good()) == []
 
 
-def test_environments_in_the_repository_can_be_compared(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_environments_in_the_repository_can_be_compared(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["diff", "staging", "prod"]) == 2
     out = capsys.readouterr().out
     assert "\ntenancy\n" in out

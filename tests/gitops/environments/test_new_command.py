@@ -31,12 +31,7 @@ def new(project: Path, *arguments: str) -> int:
         ["--nodes", "4", "--gpus-per-node", "2", "--team", "vision"],
         ["--storage", "cephfs", "--no-install-plugin", "--no-install-volcano"],
         ["--storage", "existing", "--storage-class", "gp3"],
-        [
-            "--context",
-            "arn:aws:eks:eu:123:cluster/a b: {x}",
-            "--registry",
-            "r.example.com:5",
-        ],
+        ["--context", "arn:aws:eks:eu:123:cluster/a b: {x}", "--registry", "r.example.com:5"],
         ["--context", "yes", "--namespace", "no"],
         ["--context", "é \U0001f600"],
     ],

@@ -13,13 +13,7 @@ def gang(
 ) -> GangAnswer:
     values = {"namespace": "ml", "queue": "vision", "gpus": 8, "verdicts": {verdict: 1}, **more}
     return GangAnswer.model_validate(
-        {
-            **values,
-            "name": name,
-            "verdict": verdict,
-            "start_seconds": start,
-            "end_seconds": end,
-        }
+        {**values, "name": name, "verdict": verdict, "start_seconds": start, "end_seconds": end}
     )
 
 

@@ -45,8 +45,7 @@ def test_counts_are_omitted_if_the_preview_ended_early() -> None:
 
 def test_retained_resources_are_counted_separately() -> None:
     found = report(
-        plans.step("delete", plans.volcano_job(), retain=True),
-        plans.step("delete", plans.claim()),
+        plans.step("delete", plans.volcano_job(), retain=True), plans.step("delete", plans.claim())
     )
     assert (found.counts["delete"], found.counts["kept"]) == (1, 1)
     assert [item.kept_in_cluster for item in found.resources] == [True, False]

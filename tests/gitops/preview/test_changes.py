@@ -38,16 +38,10 @@ def outputs(now: dict[str, Any], after: dict[str, Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("event", "sentence"),
     [
-        (
-            flags(protect=(True, False)),
-            "is no longer protected (`protect`)",
-        ),
+        (flags(protect=(True, False)), "is no longer protected (`protect`)"),
         (flags(protect=(False, True)), "updates that delete it will be rejected"),
         (flags(retain=(True, False)), "will be deleted when it is removed from the stack"),
-        (
-            flags(retain=(False, True)),
-            "will be kept in the cluster when it is removed",
-        ),
+        (flags(retain=(False, True)), "will be kept in the cluster when it is removed"),
     ],
 )
 def test_changed_resource_option_counts_as_a_change(event: dict[str, Any], sentence: str) -> None:

@@ -151,9 +151,7 @@ def step_group(run: str, step: str, phase: str) -> dict[str, Any]:
     return found
 
 
-def test_run_with_steps_is_listed_once_with_its_current_step(
-    tmp_path: Path,
-) -> None:
+def test_run_with_steps_is_listed_once_with_its_current_step(tmp_path: Path) -> None:
     done, waits = pod("run-1", phase="Succeeded"), pod("run-1", 1, phase="Pending")
     done["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "gone"}
     waits["metadata"]["annotations"] = {"scheduling.k8s.io/group-name": "run-1-train-uid"}
@@ -383,9 +381,7 @@ def test_invalid_watch_interval_is_a_usage_error(
     assert f"{period} is not a valid number of seconds" in capsys.readouterr().err
 
 
-def test_unknown_stack_is_a_usage_error(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_unknown_stack_is_a_usage_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--stack", "prdo"]) == 64
     assert ", prod" in capsys.readouterr().err
 

@@ -55,7 +55,7 @@ def test_run_is_shown_on_one_line_with_all_columns() -> None:
 def test_empty_columns_are_omitted() -> None:
     plain = dataclasses.replace(RUN, progress=None, cost=None)
     assert rendered(plain).splitlines()[0].split() == [
-        *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "AGE", "GPU", "H"),
+        *("RUN", "QUEUE", "STATE", "PODS", "GPUS", "AGE", "GPU", "H")
     ]
 
 

@@ -238,11 +238,7 @@ class MaliciousRegistry(http.server.BaseHTTPRequestHandler):
     ],
 )
 def test_wrong_content_and_redirects_from_a_registry_are_rejected(
-    shelf: Shelf,
-    elsewhere: str,
-    reason: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    shelf: Shelf, elsewhere: str, reason: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(PLAIN_HTTP, "true")
     handler = functools.partial(

@@ -119,9 +119,7 @@ def test_each_process_gets_the_name_of_its_node() -> None:
         },
     ],
 )
-def test_every_variable_that_the_launcher_passes_has_a_value(
-    network: dict[str, Any],
-) -> None:
+def test_every_variable_that_the_launcher_passes_has_a_value(network: dict[str, Any]) -> None:
     launcher = containers(**network)["launcher"]
     started = run_launcher(launcher["command"], "a.run")
     passed_variables = {started[i + 1] for i, part in enumerate(started) if part == "-x"}

@@ -31,11 +31,7 @@ def test_run_policy_contains_the_job_wide_settings() -> None:
         # five failures with four pods each; one more exceeds the limit
         "backoffLimit": 21,
         "activeDeadlineSeconds": 60,
-        "schedulingPolicy": {
-            "minAvailable": 4,
-            "queue": "research",
-            "priorityClass": "training",
-        },
+        "schedulingPolicy": {"minAvailable": 4, "queue": "research", "priorityClass": "training"},
     }
 
 
@@ -56,13 +52,7 @@ def test_the_container_has_the_name_that_the_operator_expects() -> None:
 
 def test_pods_rendezvous_at_the_address_from_the_operator() -> None:
     command = container()["command"]
-    assert command[:5] == [
-        "python3",
-        "-m",
-        "training.launch",
-        "--nnodes=2",
-        "--nproc-per-node=4",
-    ]
+    assert command[:5] == ["python3", "-m", "training.launch", "--nnodes=2", "--nproc-per-node=4"]
     assert "--node-rank=$(RANK)" in command
     assert "--master-addr=$(MASTER_ADDR)" in command
 

@@ -270,11 +270,7 @@ PIPELINE: dict[str, Any] = {
     },
     "report": {
         "command": ["./report", "$(inputs.shares)", "$(inputs.export)", "$(inputs.accuracy)"],
-        "inputs": {
-            "shares": "check.share",
-            "export": "train.export",
-            "accuracy": "train.accuracy",
-        },
+        "inputs": {"shares": "check.share", "export": "train.export", "accuracy": "train.accuracy"},
     },
 }
 

@@ -286,28 +286,13 @@ CASES = [
     Case(
         "ClaimNearlyFull",
         10,
-        {
-            USED: "95x20",
-            CAPACITY: "100x20",
-            MOUNTED: "1x20",
-            LABELED: "1x20",
-        },
-        {
-            USED: "50x20",
-            CAPACITY: "100x20",
-            MOUNTED: "1x20",
-            LABELED: "1x20",
-        },
+        {USED: "95x20", CAPACITY: "100x20", MOUNTED: "1x20", LABELED: "1x20"},
+        {USED: "50x20", CAPACITY: "100x20", MOUNTED: "1x20", LABELED: "1x20"},
     ),
     Case(
         "ClaimNearlyFull",
         10,
-        {
-            USED: "95x20",
-            CAPACITY: "100x20",
-            MOUNTED: "1x20",
-            LABELED: "1x20",
-        },
+        {USED: "95x20", CAPACITY: "100x20", MOUNTED: "1x20", LABELED: "1x20"},
         # Another application mounts the claim.
         {
             USED: "95x20",

@@ -208,10 +208,7 @@ UNPLACED = {
 GOODPUT: list[tuple[dict[str, str], float]] = [
     (pod("a-0", "a", "vision", 8) | steps("0+45x20"), 0.75),
     # The other pod has no metrics: it is pulling its image, or its process has exited.
-    (
-        pod("a-0", "a", "vision", 8) | pod("a-1", "a", "vision", 8) | steps("0+45x20"),
-        0.375,
-    ),
+    (pod("a-0", "a", "vision", 8) | pod("a-1", "a", "vision", 8) | steps("0+45x20"), 0.375),
     # The other pod has no node yet.
     (pod("a-0", "a", "vision", 8) | UNPLACED | steps("0+45x20"), 0.75),
     # The other pod has ended.

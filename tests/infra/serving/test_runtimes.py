@@ -352,19 +352,11 @@ MISTAKES = {
         "no gRPC API with the settings in `canary.server`",
     ),
     "a port that a canary uses twice": (
-        {
-            **CUSTOM,
-            "route": GATEWAY,
-            "canary": {"weight": 10, "server": {"metrics_port": 8080}},
-        },
+        {**CUSTOM, "route": GATEWAY, "canary": {"weight": 10, "server": {"metrics_port": 8080}}},
         "uses port 8080 twice, but the HTTP, gRPC and metrics ports in `canary.server`",
     ),
     "a service port that is also a canary's admin port": (
-        {
-            "port": 9000,
-            "route": GATEWAY,
-            "canary": {"weight": 10, "server": {"admin_port": 9000}},
-        },
+        {"port": 9000, "route": GATEWAY, "canary": {"weight": 10, "server": {"admin_port": 9000}}},
         "port and admin_port are both 9000",
     ),
     "autoscaling without a metric for requests": (

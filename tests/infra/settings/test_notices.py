@@ -172,9 +172,7 @@ def test_rdma_with_a_configured_network_or_plugin_causes_no_notice(changes: dict
 
 
 @pytest.mark.parametrize("kind", ["mpi", "tensorflow", "ray"])
-def test_kind_that_the_default_image_does_not_support_gets_a_notice(
-    kind: str,
-) -> None:
+def test_kind_that_the_default_image_does_not_support_gets_a_notice(kind: str) -> None:
     (found,) = notices_for_job(kind)
     assert "gpu-platform:training.jobs.job.image" in found
     assert notices_for_job(kind, image=kind) == []
@@ -196,9 +194,7 @@ def test_priorities_without_preemption_get_a_notice() -> None:
         {"priority_classes": {**TWO_CLASSES, "training": {"value": 10}}},
     ],
 )
-def test_priorities_with_intended_preemption_cause_no_notice(
-    changes: dict[str, Any],
-) -> None:
+def test_priorities_with_intended_preemption_cause_no_notice(changes: dict[str, Any]) -> None:
     assert notices_for_volcano(**{"priority_classes": TWO_CLASSES, **changes}) == []
 
 

@@ -74,11 +74,7 @@ def test_unreadable_scheduler_configuration_is_rejected(text: object, expected: 
 
 @pytest.mark.parametrize(
     ("path", "key"),
-    [
-        ("volcano", "basic"),
-        ("volcano", "custom"),
-        ("monitoring.kube_prometheus_stack", "global"),
-    ],
+    [("volcano", "basic"), ("volcano", "custom"), ("monitoring.kube_prometheus_stack", "global")],
 )
 @pytest.mark.parametrize("value", ["none", None])
 def test_chart_values_that_the_stack_reads_must_be_mappings(
@@ -172,10 +168,7 @@ def test_guarantees_of_child_queues_count_as_deserved(
 
 
 def test_child_queue_capability_cannot_exceed_its_parent() -> None:
-    queues = {
-        "team": {"capability": {GPU: 8}},
-        "lab": {"parent": "team", "capability": {GPU: 16}},
-    }
+    queues = {"team": {"capability": {GPU: 8}}, "lab": {"parent": "team", "capability": {GPU: 16}}}
     (problem,) = volcano_problems(scheduler={"share": "capacity"}, queues=queues)
     assert (
         "queues.lab.capability for nvidia.com/gpu is 16, more than the 8 of its parent" in problem

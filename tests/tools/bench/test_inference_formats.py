@@ -72,11 +72,7 @@ def test_binary_tensors_have_the_header_with_the_json_length() -> None:
         (formats.from_list, b'{"values": [0.25, 0.75]}', {}),
         (formats.from_v2, b'{"outputs": [{"datatype": "FP32", "data": [0.25, 0.75]}]}', {}),
         (formats.from_v2, b"{}" + ANSWER.tobytes(), {"inference-header-content-length": "2"}),
-        (
-            formats.from_v2,
-            b'{"outputs": [{"datatype": "BYTES", "data": ["AACAPgAAQD8="]}]}',
-            {},
-        ),
+        (formats.from_v2, b'{"outputs": [{"datatype": "BYTES", "data": ["AACAPgAAQD8="]}]}', {}),
     ],
 )
 def test_responses_in_every_format_are_decoded(

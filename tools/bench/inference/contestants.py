@@ -207,12 +207,7 @@ CONTESTANTS: Final = {
 }
 
 PLAIN: Final = "plain PyTorch"
-BACKENDS: Final = {
-    "eager": TOLERANCE,
-    "compile": TOLERANCE,
-    "aotinductor": TOLERANCE,
-    "int8": 1.0,
-}
+BACKENDS: Final = {"eager": TOLERANCE, "compile": TOLERANCE, "aotinductor": TOLERANCE, "int8": 1.0}
 """Maps backends to tolerances. The outputs of int8 may differ by any amount: the difference is
 reported, but does not count as a failure."""
 

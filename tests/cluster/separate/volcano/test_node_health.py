@@ -77,9 +77,7 @@ def controller(volcano: Scheduling, tmp_path: Path) -> Iterator[Scheduling]:
             )
 
 
-def test_gang_leaves_a_node_with_an_unhealthy_gpu_until_it_recovers(
-    controller: Scheduling,
-) -> None:
+def test_gang_leaves_a_node_with_an_unhealthy_gpu_until_it_recovers(controller: Scheduling) -> None:
     controller.submit(stack({"run": {"queue": "vision", "nodes": 2}}, **VOLCANO), "run")
     placed(controller, run=2)
     faulty, healthy = controller.nodes("run")

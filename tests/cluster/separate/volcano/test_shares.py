@@ -11,9 +11,7 @@ from tests.cluster.platform import await_
 from tests.cluster.scheduling import NAMESPACE, Scheduling, stack
 
 
-def test_queues_share_by_weight_and_waiting_jobs_show_the_reason(
-    volcano: Scheduling,
-) -> None:
+def test_queues_share_by_weight_and_waiting_jobs_show_the_reason(volcano: Scheduling) -> None:
     jobs = {f"{queue}-{n}": {"queue": queue} for queue in ("vision", "language") for n in range(3)}
     volcano.submit(stack(jobs, **VOLCANO), *jobs)
     # The queue whose jobs arrive first uses all nodes until the other queue reclaims its share.

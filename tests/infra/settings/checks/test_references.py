@@ -115,14 +115,9 @@ def test_existing_programs_can_be_in_a_kubernetes_system_namespace() -> None:
 
 @pytest.mark.parametrize(
     "monitoring",
-    [
-        {"prometheus": "none"},
-        {"prometheus": "operator", "dcgm_exporter": {"install": False}},
-    ],
+    [{"prometheus": "none"}, {"prometheus": "operator", "dcgm_exporter": {"install": False}}],
 )
-def test_namespace_of_an_uninstalled_exporter_can_be_used(
-    monitoring: dict[str, Any],
-) -> None:
+def test_namespace_of_an_uninstalled_exporter_can_be_used(monitoring: dict[str, Any]) -> None:
     values = changed("tenancy.namespace", "gpu-metrics")
     values["monitoring"] = monitoring
     assert problems(values) == []

@@ -103,10 +103,7 @@ def test_two_services_cannot_share_an_ingress_hostname() -> None:
 
 @pytest.mark.parametrize(
     "first",
-    [
-        {**GATEWAY, "hostnames": ["a.example.com"], "path": "/a"},
-        {**GATEWAY, "path": "/a"},
-    ],
+    [{**GATEWAY, "hostnames": ["a.example.com"], "path": "/a"}, {**GATEWAY, "path": "/a"}],
     ids=["HTTP route for one hostname", "HTTP route for all hostnames"],
 )
 def test_hostname_cannot_be_used_for_both_http_and_grpc(first: dict[str, Any]) -> None:

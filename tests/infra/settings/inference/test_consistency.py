@@ -25,11 +25,7 @@ HUB = {"hub": {"model": "meta/llama", "revision": "a" * 40, "cache": "checkpoint
 
 
 @pytest.mark.parametrize(
-    "model",
-    [
-        {"runtime": "vllm", "source": HUB},
-        {"runtime": "triton", "url": "s3://models/all"},
-    ],
+    "model", [{"runtime": "vllm", "source": HUB}, {"runtime": "triton", "url": "s3://models/all"}]
 )
 @pytest.mark.parametrize(
     ("key", "variables"),
@@ -47,10 +43,7 @@ def test_download_variables_without_a_download_are_rejected(
     assert service_problems({"job": None, **model, key: variables}) == ""
 
 
-SETTINGS: dict[str, Any] = {
-    "digest": "a" * 64,
-    "api_keys": {"secret": "keys"},
-}
+SETTINGS: dict[str, Any] = {"digest": "a" * 64, "api_keys": {"secret": "keys"}}
 
 
 @pytest.mark.parametrize("name", ["env", "env_from"])

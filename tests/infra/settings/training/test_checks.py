@@ -39,9 +39,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     ),
     "NCCL variable from a Secret": (
         job(
-            "volcano",
-            nccl={"network": "tcp"},
-            env_from={"NCCL_DEBUG": {"secret": "a", "key": "b"}},
+            "volcano", nccl={"network": "tcp"}, env_from={"NCCL_DEBUG": {"secret": "a", "key": "b"}}
         ),
         " sets NCCL_DEBUG in env_from",
         "in only one of them",
@@ -120,10 +118,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "volumes at the same path": (
         job(
             "volcano",
-            volumes={
-                "x": {"path": "/x", "scratch": "1Gi"},
-                "y": {"path": "/x/", "scratch": "1Gi"},
-            },
+            volumes={"x": {"path": "/x", "scratch": "1Gi"}, "y": {"path": "/x/", "scratch": "1Gi"}},
         ),
         " has two volumes at /x",
         "a different path",

@@ -11,9 +11,8 @@ from infra.component import Component, chart_release
 from infra.configuration import RegistryLogin
 from infra.manifests import NOT_AWAITED, Manifest, from_namespaces, standard_labels
 from infra.observability import dcgm_exporter, scraping
-from infra.observability.alerts import rule_groups
+from infra.observability.alerts import rule_groups, server_groups
 from infra.observability.dashboards import config_maps
-from infra.observability.servers import server_groups
 from infra.pods import GpuNodes
 from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings

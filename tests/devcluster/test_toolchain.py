@@ -1,136 +1,30 @@
 """The whole toolchain, with a fake `go` that writes scripts instead of programs."""
 
+import hashlib
 import json
 import re
 import stat
+import tarfile
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import yaml
 from filelock import FileLock
 
 from devcluster import DevclusterError
 from devcluster.toolchain import __main__ as command
 from devcluster.toolchain import ensure, go, installed, missing, pins
+from devcluster.toolchain.manifests import write_repository
+from tests.devcluster.conftest import FILES, Machine, script
 
-GO = r"""#!/bin/sh
-echo "$* [$GOFLAGS cgo=$CGO_ENABLED $GOMODCACHE $GOCACHE]" >> "$FAKE/calls"
-mkdir -p "$GOMODCACHE" "$GOCACHE"
-case "$1" in
-env) cat "$FAKE/version" ;;
-mod)
-  [ "$2" = verify ] && { cat "$FAKE/damage" 2>/dev/null || exit 0; exit 1; }
-  if [ -s "$FAKE/outages" ] && read -r first rest < "$FAKE/outages" && [ -n "$first" ]; then
-    echo '{"Error": "proxy: 502 Bad Gateway"}'
-    echo "$rest" > "$FAKE/outages"
-    exit 1
-  fi
-  printf '{"Dir": "%s"}' "$FAKE/module" ;;
-list) cat "$FAKE/list" ;;
-build)
-  mkdir -p "${GOTMPDIR:-$FAKE}/go-build1"
-  if [ -e "$FAKE/broken" ]; then
-    cat "$FAKE/broken"
-    exit 1
-  fi
-  while [ "$1" != "-o" ]; do shift; done
-  out=$2
-  shift 2
-  for package in "$@"; do
-    case "$package" in
-    .) name=$(basename "$PWD") ;;
-    */v[0-9]) name=$(basename "$(dirname "$package")") ;;
-    *) name=$(basename "$package") ;;
-    esac
-    printf '#!/bin/sh\necho built\n' > "$out$name"
-    chmod +x "$out$name"
-  done ;;
-esac
-"""
-
-FILES = {
-    "server.go": "package here\n",
-    "python/cmd/pulumi-language-python-exec": "#!/bin/sh\n",
-    "python/dist/pulumi-resource-pulumi-python": "#!/bin/sh\n",
-    "cmd/pulumi-resource-kubernetes/schema.json": "{}",
-    "cmd/pulumi-resource-kubernetes/terraform-mapping.json": "{}",
-    "go/kubernetes/provider.go": "package kubernetes\n",
-    "go/kubernetes/yaml/v2/kinds.go": "package v2 // with a case for each kind\n",
-    "installer/helm/chart/volcano/Chart.yaml": 'name: volcano\nversion: "1.14.0"\napiVersion: v1\n',
-    "installer/helm/chart/volcano/templates/scheduler.yaml": "kind: Deployment\n",
-    "config/crd/volcano/bases/batch.volcano.sh_jobs.yaml": "kind: CustomResourceDefinition\n",
-    "config/crd/jobflow/bases/flow.volcano.sh_jobflows.yaml": "kind: CustomResourceDefinition\n",
-    "installer/volcano-development.yaml": (
-        "# Source: volcano/templates/webhooks.yaml\nkind: ValidatingWebhookConfiguration\n---\n"
-        "# Source: volcano/templates/scheduler.yaml\nkind: Deployment\n"
-    ),
-    "manifests/base/deployment.yaml": "kind: Deployment\n",
-}
-
-LIST = """{"ImportPath": "compiled.example/already", "Dir": "%(folder)s", "Stale": false}
-{"ImportPath": "server.example/here", "Dir": "%(folder)s", "GoFiles": ["server.go"], "Stale": true}
-"""
 BROKEN = """{"ImportPath":"fine.example/a","Action":"build-output","Output":"fine.example/a\\n"}
 {"ImportPath":"bad.example/b","Action":"build-output","Output":"bad.example/b\\n"}
 {"ImportPath":"bad.example/b","Action":"build-output","Output":"# bad.example/b\\n"}
 {"ImportPath":"bad.example/b","Action":"build-output","Output":"server.go:3: no such thing\\n"}
 {"ImportPath":"bad.example/b","Action":"build-fail"}
 """
-
-
-@dataclass
-class Machine:
-    """A machine with a fake Go, an empty cache and nothing else."""
-
-    fake: Path
-    cache: Path
-    bin: Path
-    reported: list[str]
-
-    def calls(self, command: str) -> list[str]:
-        file = self.fake / "calls"
-        lines = file.read_text().splitlines() if file.exists() else []
-        return [line for line in lines if line.startswith(f"{command} ")]
-
-    def tool(self, name: str, prints: str) -> Path:
-        lines = ("#!/bin/sh", f"echo queried >> {self.fake}/queries", f"echo '{prints}'", "")
-        return script(self.bin / name, "\n".join(lines))
-
-
-def script(path: Path, text: str) -> Path:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(text)
-    path.chmod(path.stat().st_mode | stat.S_IXUSR)
-    return path
-
-
-@pytest.fixture
-def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
-    fake = tmp_path / "fake"
-    for name, text in FILES.items():
-        # Files in the module cache are read-only.
-        script(fake / "module" / name, text).chmod(0o444)
-    (fake / "version").write_text("go1.26.8")
-    (fake / "list").write_text(LIST % {"folder": fake / "module"})
-    script(tmp_path / "go" / "go", GO)
-    monkeypatch.setenv("FAKE", str(fake))
-    monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("PULUMI_HOME", str(tmp_path / "users-pulumi"))
-    monkeypatch.setenv("GOFLAGS", "-mod=vendor")
-    monkeypatch.setenv("CGO_ENABLED", "1")
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{tmp_path / 'go'}:{system_tools(tmp_path)}")
-    return Machine(fake, tmp_path / "cache", tmp_path / "bin", [])
-
-
-def system_tools(folder: Path) -> Path:
-    """The programs that the scripts of this file need, without other tools of this machine."""
-    tools = folder / "system"
-    tools.mkdir()
-    for name in ("basename", "dirname", "chmod", "cat", "mkdir", "sleep"):
-        (tools / name).symlink_to(Path("/usr/bin") / name)
-    return tools
 
 
 def test_an_empty_cache_is_filled_with_the_whole_group(machine: Machine) -> None:
@@ -501,3 +395,40 @@ def test_an_interrupted_command_states_how_to_resume(
     monkeypatch.setattr("sys.argv", ["toolchain", "engine"])
     assert command.main() == 130
     assert capsys.readouterr().err == "interrupted: run the command again to resume the build\n"
+
+
+@pytest.fixture
+def chart(tmp_path: Path) -> Path:
+    folder = tmp_path / "chart"
+    (folder / "templates").mkdir(parents=True)
+    (folder / "Chart.yaml").write_text('name: volcano\nversion: "1.14.0"\nappVersion: "0.1"\n')
+    (folder / "templates" / "scheduler.yaml").write_text("kind: Deployment\n")
+    return folder
+
+
+def repository(chart: Path, to: Path) -> Path:
+    to.mkdir()
+    write_repository(chart, to)
+    return to
+
+
+def test_chart_package_contains_the_chart_in_a_directory_with_its_name(
+    chart: Path, tmp_path: Path
+) -> None:
+    made = repository(chart, tmp_path / "made")
+    with tarfile.open(made / "volcano-1.14.0.tgz") as package:
+        assert package.getnames() == ["volcano/Chart.yaml", "volcano/templates/scheduler.yaml"]
+
+
+def test_chart_index_contains_version_file_and_digest(chart: Path, tmp_path: Path) -> None:
+    made = repository(chart, tmp_path / "made")
+    (entry,) = yaml.safe_load((made / "index.yaml").read_text())["entries"]["volcano"]
+    package = made / entry["urls"][0]
+    assert entry["version"] == "1.14.0"
+    assert entry["digest"] == hashlib.sha256(package.read_bytes()).hexdigest()
+
+
+def test_packing_a_chart_is_reproducible(chart: Path, tmp_path: Path) -> None:
+    first, second = repository(chart, tmp_path / "a"), repository(chart, tmp_path / "b")
+    for file in first.iterdir():
+        assert file.read_bytes() == (second / file.name).read_bytes()

@@ -17,26 +17,34 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
 import yaml
 from google.protobuf import struct_pb2
 from pulumi.runtime import proto
 from pulumi_policy import EnforcementLevel, Policy, ResourceValidationPolicy
 from pulumi_policy import policy as sdk
 
+from devcluster import lifecycle
 from devcluster.environment import PASSPHRASE
+from devcluster.lifecycle import Cluster
 from devcluster.paths import CHECKOUT, cache_root
+from devcluster.progress import Reporter
+from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import Toolchain, ensure
+from gitops.forecast.sandbox import connect
+from policies.admission import manifests
 from policies.binding import Binding
 from policies.catalogue import RULES
+from policies.configuration import configure
 from policies.servicer import install
-from tools.bench import admission
 from tools.bench.outcome import Goal, conclude, print_line, ratios, spread
 from tools.bench.processes import timed
-from tools.bench.workloads import Manifest, stack
+from tools.bench.workloads import Manifest, pod, stack
 
 MAX_RATIO = 1.10
 MAX_CHECK_SECONDS = 3.0
@@ -92,7 +100,7 @@ def main() -> None:
     manifests = stack(options.workloads)
     with tempfile.TemporaryDirectory() as directory:
         samples = _measure(Path(directory), tools, manifests, options.repetitions)
-    samples |= admission.measure(options.repetitions)
+    samples |= measure_admission(options.repetitions)
     alone = microseconds(manifests)
     result = {
         "workloads": options.workloads,
@@ -178,7 +186,7 @@ def _ratios(samples: dict[str, list[float]]) -> dict[str, Any]:
     return {
         "oursToEmpty": compare("ours", "empty pack"),
         "emptyToNone": compare("empty pack", "no pack"),
-        "admissionToNone": compare(admission.WITH, admission.WITHOUT),
+        "admissionToNone": compare(WITH, WITHOUT),
     }
 
 
@@ -257,6 +265,63 @@ def _request(manifest: Manifest, index: int) -> Any:
     return proto.AnalyzeRequest(
         type=f"kubernetes:{version}:{kind}", properties=properties, urn=f"urn:{name}", name=name
     )
+
+
+WITHOUT, WITH = "pod creation", "pod creation with admission"
+_PODS = "/api/v1/namespaces/default/pods"
+_POLICY_DELAY = 5
+"""Time (s) until the API server enforces new policies."""
+
+
+def measure_admission(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
+    """Return the median time (s) to create a pod in each round, without and with policies.
+
+    Each round creates its pods one after another in a separate cluster without nodes.
+    """
+    samples: dict[str, list[float]] = {WITHOUT: [], WITH: []}
+    with tempfile.TemporaryDirectory(prefix="admission-") as directory:
+        os.environ["GPU_PLATFORM_STATE"] = directory
+        try:
+            cluster = lifecycle.up(cluster_spec(Kind.SIMULATED, 0), Reporter())
+            with connect(cluster.layout.kubeconfig) as client:
+                _create_pods(client, pods)  # opens connections and fills caches; not measured
+                for turn in range(repetitions):
+                    samples[WITHOUT].append(_create_pods(client, pods))
+                    with _enforced_policies(cluster):
+                        samples[WITH].append(_create_pods(client, pods))
+                    medians = [f"{1000 * values[-1]:.1f} ms" for values in samples.values()]
+                    print_line(f"  {turn + 1}/{repetitions} without and with policies: {medians}")
+        finally:
+            lifecycle.down(Kind.SIMULATED, purge=True)
+    return samples
+
+
+def _create_pods(client: httpx.Client, count: int) -> float:
+    seconds = []
+    for number in range(count):
+        manifest = pod(f"pod-{number}")
+        start = time.perf_counter()
+        response = client.post(_PODS, json=manifest)
+        seconds.append(time.perf_counter() - start)
+        response.raise_for_status()
+    client.delete(_PODS, params={"gracePeriodSeconds": 0}).raise_for_status()
+    return statistics.median(seconds)
+
+
+@contextmanager
+def _enforced_policies(cluster: Cluster) -> Iterator[None]:
+    built = manifests(configure({}, RULES), "deny")
+    _kubectl(cluster, ["apply", "--server-side", "--filename=-"], built)
+    time.sleep(_POLICY_DELAY)
+    yield
+    _kubectl(cluster, ["delete", "--filename=-"], built)
+    time.sleep(_POLICY_DELAY)
+
+
+def _kubectl(cluster: Cluster, arguments: Sequence[str], objects: Sequence[Manifest]) -> None:
+    command = [*cluster.kubectl, *arguments]
+    text = yaml.dump_all(objects, Dumper=yaml.CSafeDumper)
+    subprocess.run(command, input=text, text=True, check=True, stdout=subprocess.DEVNULL)
 
 
 if __name__ == "__main__":

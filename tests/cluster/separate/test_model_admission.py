@@ -23,7 +23,8 @@ LABELS = {"gpu-platform.dev/workload": "inference", "gpu-platform.dev/service": 
 OTHER_DIGEST = "fedcba9876543210" * 4
 UNKNOWN_URL = f"oci://a.b/c@sha256:{OTHER_DIGEST}"
 ((KEY, VALUE),) = PROMOTED["data"].items()
-MODEL = f"registry.example.com/models/digits@sha256:{KEY}"
+DIGITS = "registry.example.com/models/digits"
+MODEL, OTHER_MODEL = f"{DIGITS}@sha256:{KEY}", f"{DIGITS}@sha256:{OTHER_DIGEST}"
 ONLY_MODEL_RULES = {
     **{rule.name: "disabled" for rule in RULES if rule.admission and rule.topic != "models"},
     "model-signed": SETTINGS["model-signed"],
@@ -131,10 +132,7 @@ def add_sidecar(pod: Manifest, **changes: Any) -> None:
 
 SECRET = {"secret": {"secretName": "other"}}
 ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
-    "another digest": (
-        lambda pod: set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"),
-        "model of fetch",
-    ),
+    "another digest": (lambda pod: set_model(pod, OTHER_MODEL), "model of fetch"),
     "the digest in another repository": (
         lambda pod: set_model(pod, f"registry.example.com/models/other@sha256:{KEY}"),
         "model of fetch",
@@ -143,18 +141,13 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         lambda pod: set_model(pod, f"registry.example.org/models/digits@sha256:{KEY}"),
         "model of fetch",
     ),
-    "a tag": (
-        lambda pod: set_model(pod, "registry.example.com/models/digits:production"),
-        "model of fetch",
-    ),
+    "a tag": (lambda pod: set_model(pod, f"{DIGITS}:production"), "model of fetch"),
     "a tag in addition to the digest": (
-        lambda pod: set_model(pod, f"registry.example.com/models/digits:v1@sha256:{KEY}"),
+        lambda pod: set_model(pod, f"{DIGITS}:v1@sha256:{KEY}"),
         "model of fetch",
     ),
     "two digests": (
-        lambda pod: set_model(
-            pod, f"registry.example.com/models/digits@sha256:{KEY}@sha256:{OTHER_DIGEST}"
-        ),
+        lambda pod: set_model(pod, f"{DIGITS}@sha256:{KEY}@sha256:{OTHER_DIGEST}"),
         "model of fetch",
     ),
     "a variable in the reference": (
@@ -252,10 +245,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         "volumeMounts of fetch",
     ),
     "another digest with a cache": (
-        lambda pod: (
-            add_cache(pod),
-            set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"),
-        ),
+        lambda pod: (add_cache(pod), set_model(pod, OTHER_MODEL)),
         "model of fetch",
     ),
     "a claim attached as a block device": (
@@ -299,14 +289,9 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
         ),
         "volume models",
     ),
-    "another image volume": (
-        lambda pod: mount_model_image(
-            pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"
-        ),
-        "model of models",
-    ),
+    "another image volume": (lambda pod: mount_model_image(pod, OTHER_MODEL), "model of models"),
     "an image volume referenced by tag": (
-        lambda pod: mount_model_image(pod, "registry.example.com/models/digits:production"),
+        lambda pod: mount_model_image(pod, f"{DIGITS}:production"),
         "model of models",
     ),
     "an image volume from another repository": (
@@ -384,7 +369,7 @@ ATTEMPTS: dict[str, tuple[Callable[[Manifest], object], str]] = {
     "the component label of a training pod": (
         lambda pod: (
             pod["metadata"]["labels"].update({"app.kubernetes.io/component": "training"}),
-            set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}"),
+            set_model(pod, OTHER_MODEL),
         ),
         "model of fetch",
     ),
@@ -474,7 +459,7 @@ def test_account_that_deploys_services_cannot_promote_models(cluster: Cluster) -
 @pytest.mark.parametrize(
     "entry",
     [
-        f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}",
+        OTHER_MODEL,
         VALUE,
         VALUE.replace(KEY, OTHER_DIGEST, 1).replace("policies=passed", "policies=refused"),
         VALUE.replace(KEY, OTHER_DIGEST, 1).replace(" metrics=accuracy:0.98", " metrics="),
@@ -488,7 +473,7 @@ def test_promoters_cannot_add_an_entry_without_a_lineage(cluster: Cluster, entry
 def test_model_is_admitted_from_its_promotion_until_its_withdrawal(cluster: Cluster) -> None:
     promoter, serving = (cluster.api.as_user(name) for name in ("promoter", "serving"))
     pod = promoted()
-    set_model(pod, f"registry.example.com/models/digits@sha256:{OTHER_DIGEST}")
+    set_model(pod, OTHER_MODEL)
     entry = VALUE.replace(KEY, OTHER_DIGEST, 1)
     assert promoter.patch(OBJECT, {"data": {OTHER_DIGEST: entry}}).status == 200
     await_admission(serving, pod, True)

@@ -9,7 +9,7 @@ import pytest
 from infra.inference_service import build, build_canary, routes
 from infra.kinds.gang import LAUNCHER_LABEL
 from infra.manifests import Manifest
-from infra.observability.servers import server_groups
+from infra.observability.alerts import server_groups
 from infra.pods import exclusive_node_affinity
 from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import stable_backends

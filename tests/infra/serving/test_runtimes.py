@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from infra.observability.alerts import server_groups
 from infra.observability.scraping import monitor, scrape_config, workloads
-from infra.observability.servers import server_groups
 from infra.serving.autoscaling import autoscaler
 from infra.serving.runtimes import RUNTIMES, read
 from infra.settings import validate

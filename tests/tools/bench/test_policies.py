@@ -6,8 +6,7 @@ import pytest
 import yaml
 
 from policies.check import main
-from tools.bench.admission import WITH, WITHOUT
-from tools.bench.policies import _goals, _ratios
+from tools.bench.policies import WITH, WITHOUT, _goals, _ratios
 from tools.bench.workloads import stack
 
 

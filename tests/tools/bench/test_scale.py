@@ -11,8 +11,7 @@ from kube.names import RUN_LABEL
 from simulation.nodes import GPUS
 from tools.bench.processes import ResourceUsage, measured, measured_together
 from tools.bench.scale_cluster import NAMESPACE, PODS, gangs, plain_pods, settings_of
-from tools.bench.scale_gangs import Gangs, PodWatch
-from tools.bench.scale_placement import VOLCANO, placement_goals
+from tools.bench.scale_placement import VOLCANO, Gangs, PodWatch, placement_goals
 from tools.bench.scale_updates import KUBECTL, ONE_STACK, PULUMI, update_goals
 
 

@@ -30,7 +30,7 @@ from policies.rules.claims import claimed_devices
 from policies.settings import RoleConfig
 from policies.values import Node
 from policies.views import Stack, View
-from policies.workloads import Container, Pod
+from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 

@@ -3,8 +3,9 @@
 Each mutant is tested in a fork of a process that has already imported the packages.
 
 Tests run in a copy of the checkout. A first run records which lines each test executes. Each mutant
-is then tested only with the tests that execute its lines, fastest first. Lines that training gangs
-execute are not recorded, so the tests of modules that run in gangs are listed explicitly.
+is then tested only with the tests that execute its lines, fastest first. The recording lacks the
+lines of killed processes, so the tests of modules that run in training gangs are listed explicitly,
+and all of them are run for a mutant whose lines no recorded process executes.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,7 +52,7 @@ _IMPORTED = ""
 class Recording:
     """Durations of tests, tests that execute each line, and tests that start Python processes.
 
-    `modules` maps each file whose lines were not recorded to the prefixes of its test IDs.
+    `modules` maps each file that training gangs execute to the prefixes of its test IDs.
     """
 
     seconds: dict[str, float] = field(default_factory=dict)
@@ -65,12 +67,11 @@ class Recording:
         line for which no test was recorded may run in a process that a test starts. In this case,
         return the tests that start processes.
         """
-        if file in self.modules:
-            return self.fastest_first(
-                test for test in self.seconds if test.startswith(self.modules[file])
-            )
         by_line = self.tests.get(file, {})
         found = {test for line in lines for test in by_line.get(line, ())}
+        if file in self.modules:
+            listed = {test for test in self.seconds if test.startswith(self.modules[file])}
+            return self.fastest_first(listed & found or listed)
         others = self.seconds.keys() - found if _IMPORTED in found else set()
         return [
             *self.fastest_first((found or set(self.spawning_tests)) - {_IMPORTED}),
@@ -80,7 +81,7 @@ class Recording:
     def executes(self, file: str, lines: Iterable[int]) -> bool:
         """Return whether a test or an import executes one of the lines of a file.
 
-        If the lines of the file were not recorded, return True.
+        If training gangs execute the file, return True.
         """
         return file in self.modules or any(self.tests.get(file, {}).get(line) for line in lines)
 
@@ -148,12 +149,15 @@ class _Forking:
     """pytest plugin that runs each test in its own fork; tests that share a gang also share a fork.
 
     A process that has run training cannot fork a gang afterwards, because threads of libraries
-    such as OpenMP do not survive a fork.
+    such as OpenMP do not survive a fork. The lines of `files` that the forks and their gangs
+    execute are recorded, except those of killed processes.
     """
 
-    def __init__(self, prefixes: tuple[str, ...] = ("",)) -> None:
+    def __init__(self, prefixes: tuple[str, ...] = ("",), files: Sequence[Path] = ()) -> None:
         self.seconds: dict[str, float] = {}
+        self.tests: dict[str, dict[int, list[str]]] = {}
         self._prefixes = prefixes
+        self._files = files
 
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         items[:] = [item for item in items if item.nodeid.startswith(self._prefixes)]
@@ -167,9 +171,14 @@ class _Forking:
         progress = Progress("groups of tests", len(groups))
         for items in groups.values():
             began = time.monotonic()
-            process = multiprocessing.get_context("fork").Process(target=self._run, args=(items,))
-            process.start()
-            process.join()
+            with tempfile.TemporaryDirectory() as folder:
+                arguments = items, Path(folder) / "lines"
+                process = multiprocessing.get_context("fork").Process(
+                    target=self._run, args=arguments
+                )
+                process.start()
+                process.join()
+                self._add_lines(*arguments)
             for item in items:
                 self.seconds[item.nodeid] = (time.monotonic() - began) / len(items)
             progress.step()
@@ -178,14 +187,33 @@ class _Forking:
                 break
         return True
 
-    @staticmethod
-    def _run(items: Sequence[pytest.Item]) -> None:
+    def _add_lines(self, items: Sequence[pytest.Item], written: Path) -> None:
+        names = [item.nodeid for item in items]
+        for path in written.parent.glob(f"{written.name}.*"):
+            data = coverage.CoverageData(str(path))
+            data.read()
+            for file in self._files:
+                by_line = self.tests.setdefault(str(file), {})
+                for line in data.lines(str(file)) or ():
+                    by_line[line] = [*dict.fromkeys([*by_line.get(line, ()), *names])]
+
+    def _run(self, items: Sequence[pytest.Item], written: Path) -> None:
+        if self._files:
+            measured = coverage.Coverage(
+                data_file=str(written),
+                data_suffix=True,
+                include=[str(file) for file in self._files],
+            )
+            measured.set_option("run:patch", ["_exit", "fork"])  # every fork saves its own lines
+            measured.start()
         if torch := sys.modules.get("torch"):
             # PyTorch replaces its thread pool when it is first used after a fork. If two threads of
             # a test use it at the same time, PyTorch aborts the process.
             torch.set_num_threads(1)
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
+            if item.session.testsfailed:
+                break
         sys.stdout.flush()
         os._exit(items[0].session.testsfailed > 0)
 
@@ -229,9 +257,11 @@ def record(
     def run() -> int:
         if modules:
             _fork_gangs(log)
-            forking = _Forking(tuple(itertools.chain(*modules.values())))
+            paths = {str(copy / file): file for file in files}
+            forking = _Forking(tuple(itertools.chain(*modules.values())), [*map(Path, paths)])
             status = pytest.main([*_OPTIONS, *_UNCAPTURED, *tests], plugins=[forking])
-            result.write_text(json.dumps([forking.seconds, {}, []]))
+            recorded = {paths[path]: by_line for path, by_line in forking.tests.items()}
+            result.write_text(json.dumps([forking.seconds, recorded, []]))
             return status
         measured = coverage.Coverage(data_file=None, include=[str(copy / f) for f in files])
         recorder = _Recorder(measured)

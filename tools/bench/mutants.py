@@ -103,8 +103,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
     ),
 }
-"""Maps each module to the prefixes of its test IDs. These tests cannot be chosen by line, because
-lines that gangs execute are not recorded."""
+"""Maps each module to the prefixes of its test IDs; see `mutant_tests`."""
 SEED = 20261122
 MIN_KILLED = {"stack": 0.80, "training": 0.90}
 _OUTCOMES = ("killed", "timeout", "survived", "no coverage")

@@ -1,3 +1,7 @@
+import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 from devcluster.paths import CHECKOUT
@@ -21,6 +25,39 @@ def second(text: str) -> list[str]:
         text.removeprefix("a"),
     ]
 '''
+
+FORKING = """
+import multiprocessing, os
+import pytest
+import module
+
+pytestmark = pytest.mark.unit
+
+def test_double():
+    assert module.double(2) == 4
+
+def test_half():
+    process = multiprocessing.get_context("fork").Process(target=half)
+    process.start()
+    process.join()
+    assert process.exitcode == 3
+
+def half():
+    module.half(2)
+    os._exit(3)
+"""
+RECORDER = """
+import json
+from pathlib import Path
+import pytest
+from tools.bench.mutant_tests import _Forking
+
+forking = _Forking(files=[Path("module.py").resolve()])
+status = pytest.main(["-q", "test_module.py"], plugins=[forking])
+[lines] = forking.tests.values()
+Path("lines.json").write_text(json.dumps(lines))
+raise SystemExit(status)
+"""
 
 
 def mutants_of(folder: Path, source: str) -> list[Mutant]:
@@ -95,14 +132,21 @@ def test_mutated_file_is_restored_with_its_modification_time(tmp_path: Path) -> 
     assert (path.read_text(), path.stat().st_mtime_ns) == (SOURCE, before)
 
 
-def test_module_without_line_coverage_lists_its_tests() -> None:
+def test_module_that_gangs_run_lists_its_tests() -> None:
     modules = {"training/train.py": ("tests/training/test_train.py", "tests/test_b.py::test_x[2-")}
     seconds = {
         "tests/training/test_train.py::test_a": 2.0,
         "tests/test_b.py::test_x[1-sgd]": 1.0,
         "tests/test_b.py::test_x[2-sgd]": 1.0,
     }
-    recording = Recording(seconds, modules=modules)
+    lines = {
+        "training/train.py": {
+            8: ["tests/training/test_train.py::test_a", "tests/test_b.py::test_x[1-sgd]"]
+        }
+    }
+    recording = Recording(seconds, lines, modules=modules)
+    assert recording.choose("training/train.py", [8]) == ["tests/training/test_train.py::test_a"]
+    # Line 7 was not recorded, for example because the processes that execute it are killed.
     assert recording.choose("training/train.py", [7]) == [
         "tests/test_b.py::test_x[2-sgd]",
         "tests/training/test_train.py::test_a",
@@ -116,3 +160,22 @@ def test_listed_training_modules_and_their_tests_exist() -> None:
         assert (CHECKOUT / module).is_file()
         for test in tests:
             assert (CHECKOUT / test.partition("::")[0]).is_file()
+
+
+def test_lines_of_forks_and_of_their_forks_are_recorded(tmp_path: Path) -> None:
+    (tmp_path / "module.py").write_text(
+        "def double(x):\n    return 2 * x\n\n\ndef half(x):\n    return x / 2\n"
+    )
+    (tmp_path / "test_module.py").write_text(FORKING)
+    (tmp_path / "recorder.py").write_text(RECORDER)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nmarkers = unit\n")
+    program = [sys.executable, "recorder.py"]
+    environment = os.environ | {"PYTHONPATH": f"{CHECKOUT}:{tmp_path}"}
+    done = subprocess.run(
+        program, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert json.loads((tmp_path / "lines.json").read_text()) == {
+        "2": ["test_module.py::test_double"],
+        "6": ["test_module.py::test_half"],
+    }

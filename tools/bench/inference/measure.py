@@ -29,9 +29,14 @@ SHARES: Final = (0.5, 0.8, 1.2)
 SAME_LOAD: Final = 0.8
 """Our server is also measured at this share of each peer's capacity."""
 
-DURATION_FACTORS: Final = {0.8: 2, 1.2: 2}
+DURATION_FACTORS: Final = {0.8: 4, 1.2: 2}
 """Factors for the duration of a measurement, keyed by share of the capacity. Tail latencies need
 many requests."""
+
+CONNECTING: Final = 1.0
+"""Duration (s) of an open loop before it is measured. In this time, the load generator opens its
+connections. At 80% of the capacity, the backlog that this causes takes several times as long to
+clear as the connections take to open, so it would determine the tail latency."""
 
 FULL_BACKLOG: Final = MAX_QUEUE + 2 * MAX_BATCH
 """Backlog (requests) at which a bounded queue is full, including two batches in progress."""
@@ -50,7 +55,7 @@ MIN_REQUESTS: Final = 30
 most 10 s."""
 
 WARM_UP: Final = 0.15
-"""Initial share of a measurement that is discarded, because the load is still building up."""
+"""Initial share of a closed loop that is discarded, because the load is still building up."""
 
 
 def closed_loop(clients: int) -> str:
@@ -205,12 +210,12 @@ def measure(
         seconds = base * DURATION_FACTORS.get(share, 1)
         rate = max(share * capacity, 1)
         seconds = max(seconds, min(MIN_REQUESTS / rate, 10))
-        begin = WARM_UP * seconds
+        begin = CONNECTING
         if share > 1:
-            begin = overloaded_after(capacity, share, workload.deadline)
-            seconds += begin
-        records, cpu = _measure_load(bench, server, Load(seconds, rate=rate))
-        series.add(open_loop(share), records, Window(begin, seconds), workload.deadline, cpu)
+            begin = max(begin, overloaded_after(capacity, share, workload.deadline))
+        window = Window(begin, begin + seconds)
+        records, cpu = _measure_load(bench, server, Load(window.end, rate=rate))
+        series.add(open_loop(share), records, window, workload.deadline, cpu)
 
 
 def _measure_load(bench: Bench, server: RunningServer, load: Load) -> tuple[Records, float]:
@@ -233,8 +238,8 @@ def at_loads_of_peers(
         if peer == OURS or rate >= capacity_of(own):
             continue
         seconds = max(seconds, min(MIN_REQUESTS / rate, 10))
-        records = bench.generator.run(server.target, Load(seconds, rate=rate))
-        window = Window(WARM_UP * seconds, seconds)
+        window = Window(CONNECTING, CONNECTING + seconds)
+        records = bench.generator.run(server.target, Load(window.end, rate=rate))
         own.at_peer_load.setdefault(peer, []).append((records, window))
 
 

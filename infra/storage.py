@@ -54,8 +54,11 @@ class Storage(Component):
                 f"{name}-volume-{key}",
                 volume(key, value, _claim_ref(args, owners.get(key))),
                 # A volume cannot be deleted while a retained claim is bound to it, so the volume
-                # is retained as well.
-                self.options(retain=key in owners and settings.claims[owners[key]].retain),
+                # is retained as well. The claim may have been removed from the stack.
+                self.options(
+                    retain=key not in owners or settings.claims[owners[key]].retain,
+                    ignore=None if key in owners else ["spec.claimRef"],
+                ),
             )
             for key, value in settings.volumes.items()
         }

@@ -366,21 +366,28 @@ def test_namespace_is_retained_with_the_objects_in_it(provision: Provision, reta
     assert plan["storage-claim-checkpoints"].retainOnDelete is retain
 
 
+_VOLUME = {
+    "capacity": "200Gi",
+    "access_modes": ["ReadWriteMany"],
+    "nfs": {"server": "nfs", "path": "/ml"},
+}
+
+
+def test_a_static_volume_stays_bound_to_a_claim_that_was_removed(provision: Provision) -> None:
+    volume = provision(changed("storage.volumes.old", _VOLUME))["storage-volume-old"]
+    assert volume.retainOnDelete
+    assert list(volume.ignoreChanges) == ["spec.claimRef"]
+
+
 def test_a_static_volume_is_reserved_for_its_claim(provision: Provision) -> None:
-    values = changed(
-        "storage.volumes.old",
-        {
-            "capacity": "200Gi",
-            "access_modes": ["ReadWriteMany"],
-            "nfs": {"server": "nfs", "path": "/ml"},
-        },
-    )
+    values = changed("storage.volumes.old", _VOLUME)
     values["storage"]["claims"]["checkpoints"] = {"size": "100Gi", "volume": "old", "name": "ckpt"}
     plan = provision(values)
     reference = plan.inputs("storage-volume-old")["spec"]["claimRef"]
     assert (reference["namespace"], reference["name"]) == ("ml", "ckpt")
     assert "storage-volume-old" in plan.dependencies("storage-claim-ckpt")
     assert plan["storage-volume-old"].retainOnDelete
+    assert not plan["storage-volume-old"].ignoreChanges
 
 
 def test_claim_with_a_new_key_and_the_same_name_remains_the_same_resource(

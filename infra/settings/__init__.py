@@ -34,9 +34,13 @@ class StackSettings(Settings):
 
     @property
     def retains_namespace(self) -> bool:
-        """True if claims or runs outlive the stack, so that their namespace must be retained."""
+        """True if claims or runs outlive the stack, so that their namespace must be retained.
+
+        Without claims, the namespace may contain retained claims that were removed from the stack.
+        """
         keeps_runs = any(job.outlives_change for job in self.training.all_jobs.values())
-        return keeps_runs or any(claim.retain for claim in self.storage.claims.values())
+        claims = self.storage.claims.values()
+        return keeps_runs or not claims or any(claim.retain for claim in claims)
 
     @property
     def metrics_ports(self) -> tuple[int, ...]:

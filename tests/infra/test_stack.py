@@ -366,6 +366,12 @@ def test_namespace_is_retained_with_the_objects_in_it(provision: Provision, reta
     assert plan["storage-claim-checkpoints"].retainOnDelete is retain
 
 
+def test_namespace_is_retained_after_its_claims_were_removed(provision: Provision) -> None:
+    values = good()
+    plan = provision({key: values[key] for key in ("cluster", "tenancy")})
+    assert plan["tenancy-namespace"].retainOnDelete
+
+
 _VOLUME = {
     "capacity": "200Gi",
     "access_modes": ["ReadWriteMany"],

@@ -90,8 +90,16 @@ def gpus_by_queue(demands: Iterable[Demand]) -> dict[str, Decimal]:
     return {queue: gpus for queue, gpus in sorted(by_queue.items()) if gpus}
 
 
-def _idle_canaries(changes: Iterable[Change]) -> Iterator[tuple[str | None, str]]:
+def _idle_canaries(changes: Collection[Change]) -> Iterator[tuple[str | None, str]]:
     """Yield the namespace and name of each canary that receives no requests from its route."""
+    ingresses = {
+        (change.resource.namespace, change.resource.name)
+        for change in changes
+        if change.new is not None and change.resource.is_kind("networking.k8s.io", "Ingress")
+    }
+    # The canary of an Ingress has a second Ingress, which is deleted before the canary.
+    canaries = {(namespace, f"{name}-canary") for namespace, name in ingresses}
+    yield from canaries - ingresses
     for change in changes:
         route = change.resource
         if change.new is not None and route.group == GATEWAY_GROUP:

@@ -404,3 +404,15 @@ def test_requests_do_not_fail_when_a_routed_canary_is_removed(weight: int) -> No
     )
     (text,) = texts_of(plans.step("delete", canary))
     assert "Requests fail" in text
+
+
+def test_requests_do_not_fail_when_a_canary_with_an_ingress_is_removed() -> None:
+    route = {"ingress": {"class_name": "nginx"}, "hostnames": ["digits.example.com"]}
+    args = examples.serving(job=None, run="digits-0123abcd", route=route, canary=examples.CANARY)
+    stable, weighted = routes(args)
+    canary = examples.canary_objects(args)["Deployment"]
+    removed = [plans.step("delete", weighted), plans.step("delete", canary)]
+    text, _ = texts_of(plans.same(stable), *removed)
+    assert text.startswith("Deployment `digits-canary` is deleted. Before that, its route")
+    text, *_ = texts_of(plans.step("delete", stable), *removed)
+    assert "Requests fail" in text

@@ -120,7 +120,7 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
     labels = _labels(pod)
     return Demand(
         workload=f"{resource.kind} {resource.name}",
-        run=_run(resource.name, pod.metadata["labels"][RUN_LABEL].text),
+        run=run_title(resource.name, pod),
         namespace=resource.namespace or "default",
         queue=queue_of(stack, workload, pod),
         role=pod.role(_ROLES),
@@ -137,7 +137,9 @@ def _demand(stack: Stack, workload: Workload, pod: Pod) -> Demand:
     )
 
 
-def _run(workload: str, run: str | None) -> str:
+def run_title(workload: str, pod: Pod) -> str:
+    """Return the name of a pod's run, with the step if the workload is the template of a step."""
+    run = pod.metadata["labels"][RUN_LABEL].text
     if run is None or run == workload:
         return workload
     # A run is named `<key>-<hash>`, and the templates of its steps are named `<hash>-<step>`.

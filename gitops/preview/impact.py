@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from gitops.demand import Demand, demands, is_schedule
+from gitops.demand import Demand, demands, is_schedule, run_title
 from gitops.preview import claims
 from gitops.preview.changes import Change
 from gitops.runs.states import steps
@@ -218,7 +218,9 @@ def _protection(change: Change) -> list[str]:
 
 
 def _headline(change: Change, resource: Resource) -> str:
-    name = f"{_display_kind(resource)} `{resource.name}`"
+    pod = next(iter(find_pods(resource)), None)
+    title = resource.name if pod is None else run_title(resource.name, pod)
+    name = f"{_display_kind(resource)} `{title}`"
     if change.step.operation == "delete":
         kept = "is removed from the stack but stays in the cluster"
         return f"{name} {kept if change.is_retained else 'is deleted'}."

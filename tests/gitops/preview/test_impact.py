@@ -157,6 +157,16 @@ def test_run_with_unreadable_status_counts_as_running(status: Any) -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) != {}
 
 
+def test_removed_step_is_reported_with_the_name_of_its_run() -> None:
+    steps = {"evaluate": {"command": ["true"], "gpus": 1}}
+    objects = jobs.objects(jobs.job("volcano", steps=steps), "digits-1a2b3c4d")
+    texts = texts_of(*(plans.step("delete", each, retain=True) for each in objects))
+    assert [text.split(" is removed")[0] for text in texts] == [
+        "Training run `digits-1a2b3c4d (evaluate)`",
+        "Training run `digits-1a2b3c4d (train)`",
+    ]
+
+
 def test_objects_of_a_retained_run_are_not_reported_separately() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("run-00000000")}
     assert texts_of(plans.step("delete", service, retain=True)) == []

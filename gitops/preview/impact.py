@@ -15,6 +15,7 @@ from kube.kinds import RESOURCES
 from kube.kinds.record import State
 from kube.kinds.volcano import FLOW, TEMPLATE
 from kube.names import BUS_GROUP, GATEWAY_GROUP, RUN_LABEL, SCHEDULING_GROUP
+from kube.workloads.record import Role
 from policies.pod_search import find_pods
 from policies.resources import Resource
 from policies.rules.sweeps import is_sweep
@@ -239,6 +240,8 @@ def _display_kind(resource: Resource) -> str:
         return "Sweep"
     if _is_run(resource):
         return "Training run"
+    if _has_role(resource, "interactive"):
+        return "Notebook"
     return names.get(resource.kind, resource.kind)
 
 
@@ -252,7 +255,7 @@ def _sentences(change: Change, resource: Resource, state: State | None) -> tuple
         return _DATA, [kept]
     if is_sweep(resource):
         return _RUNS, [_SWEEP_REMOVED]
-    if _is_run(resource):
+    if _is_run(resource) or _has_role(resource, "interactive"):
         return _RUNS, list(_run_effects(change, state))
     stays = change.is_retained and change.step.operation == "delete"
     if resource.is_kind(SCHEDULING_GROUP, "Queue"):
@@ -261,7 +264,7 @@ def _sentences(change: Change, resource: Resource, state: State | None) -> tuple
         return _QUEUES, [] if stays else [_PRIORITY_CLASS_DELETED]
     if resource.hidden_effects:
         return _QUEUES, [] if stays else [_RELEASE_DELETED]
-    if any(pod.role(_ROLES) == "serving" for pod in find_pods(resource)):
+    if _has_role(resource, "serving"):
         return _SERVICES, [] if stays else [_SERVICE_UNAVAILABLE]
     return _OTHER, []
 
@@ -302,7 +305,11 @@ _RELEASE_DELETED = (
 
 
 def _is_run(resource: Resource) -> bool:
-    return any(pod.role(_ROLES) == "training" for pod in find_pods(resource))
+    return _has_role(resource, "training")
+
+
+def _has_role(resource: Resource, role: Role) -> bool:
+    return any(pod.role(_ROLES) == role for pod in find_pods(resource))
 
 
 def _run_effects(change: Change, state: State | None) -> Iterator[str]:
@@ -318,9 +325,12 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
                 "again, for example after an eviction."
             )
     else:
-        yield (
-            "If it is still running, it is killed, and the work since its last checkpoint is lost."
+        lost = (
+            "its kernels are terminated, and unsaved changes are lost"
+            if _has_role(change.resource, "interactive")
+            else "it is killed, and the work since its last checkpoint is lost"
         )
+        yield f"If it is still running, {lost}."
     if change.is_retained and change.new is not None and _moves(change):
         place = f"namespace `{change.new.resource.namespace}`"
         place = "new cluster" if changes_cluster(change) else place

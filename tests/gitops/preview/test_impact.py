@@ -167,6 +167,18 @@ def test_removed_step_is_reported_with_the_name_of_its_run() -> None:
     ]
 
 
+def test_deleted_notebook_loses_its_kernels_unless_it_has_finished() -> None:
+    *_, notebook = jobs.objects(jobs.job("notebook", gpus_per_node=1), "anna-1a2b3c4d")
+    (text,) = texts_of(plans.step("delete", notebook))
+    assert text == (
+        "Notebook `anna-1a2b3c4d` is deleted. If it is still running, its kernels are terminated, "
+        "and unsaved changes are lost."
+    )
+    outputs = {"status": {"state": {"phase": "Completed"}}}
+    (text,) = texts_of(plans.step("delete", notebook, outputs=outputs))
+    assert text.endswith("It had already succeeded when the state was last refreshed.")
+
+
 def test_objects_of_a_retained_run_are_not_reported_separately() -> None:
     service = {"apiVersion": "v1", "kind": "Service", "metadata": plans.metadata("run-00000000")}
     assert texts_of(plans.step("delete", service, retain=True)) == []

@@ -302,9 +302,10 @@ async def _cluster_uid(
 
 def list_available(noun: str, names: Collection[str]) -> str:
     """Return a clause that lists the names that a setting may have."""
+    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
     if not names:
-        return f"the platform has no {noun}s"
-    return f"the platform has only the {noun}s {', '.join(sorted(names))}: use one of them"
+        return f"the platform has no {plural}"
+    return f"the platform has only the {plural} {', '.join(sorted(names))}: use one of them"
 
 
 def _problems_of_job_key(key: str, job: TrainingJobSettings) -> Iterator[Problem]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -22,6 +22,7 @@ class PlatformDescriptionArgs:
     """
 
     shared: SharedResources
+    priority_classes: Sequence[str]
     labels: Mapping[str, str]
     annotations: Mapping[str, str]
 
@@ -29,7 +30,12 @@ class PlatformDescriptionArgs:
     def of(cls, settings: StackSettings, shared: SharedResources) -> Self:
         """Build the arguments from the stack's settings."""
         cluster = settings.cluster
-        return cls(shared=shared, labels=cluster.labels, annotations=cluster.annotations)
+        return cls(
+            shared=shared,
+            priority_classes=settings.volcano.known_priority_classes,
+            labels=cluster.labels,
+            annotations=cluster.annotations,
+        )
 
 
 class PlatformDescription(Component):
@@ -44,6 +50,7 @@ class PlatformDescription(Component):
                 "stack": pulumi.get_stack(),
                 "outputs": args.shared.outputs,
                 "identities": dict(args.shared.identities),
+                "priority_classes": list(args.priority_classes),
                 "labels": dict(args.labels),
                 "annotations": dict(args.annotations),
             },

@@ -36,6 +36,8 @@ class Description(BaseModel):
     stack: str
     outputs: dict[str, Any]
     identities: dict[str, str]
+    priority_classes: list[str] | None = None
+    """Priority classes that jobs may use. None if an earlier version wrote the description."""
     labels: dict[str, str]
     annotations: dict[str, str]
 
@@ -113,6 +115,15 @@ def submissions(
         if image is None or identity is None:
             known = platform.images.keys() & description.identities.keys()
             raise GitopsError(f"{key}.image is {job.image!r}, but {list_available('image', known)}")
+        if (
+            job.priority_class is not None
+            and (classes := description.priority_classes) is not None
+            and job.priority_class not in classes
+        ):
+            raise GitopsError(
+                f"{key}.priority_class is {job.priority_class!r}, but "
+                f"{list_available('priority class', classes)}"
+            )
         try:
             args = platform.training_job(key, job, image=image)
         except PlatformError as error:

@@ -341,6 +341,11 @@ class VolcanoSettings(Settings):
         return sorted(self.queues.keys() - parents)
 
     @property
+    def known_priority_classes(self) -> list[str]:
+        """Names of the priority classes that pods may use: those of the stack and of Kubernetes."""
+        return [*self.priority_classes, "system-cluster-critical", "system-node-critical"]
+
+    @property
     def release(self) -> tuple[int, int]:
         """Major and minor version of the chart."""
         major, minor, *_ = self.version.lstrip("v").split(".")

@@ -19,7 +19,6 @@ from infra.settings.volcano import VolcanoSettings
 from kube.kinds import KINDS
 from kube.kinds.record import TRAINING_PROGRAM
 from kube.kinds.volcano import TRAINING_STEP, template_name, with_ancestors
-from kube.names import SYSTEM_PRIORITY_CLASSES
 
 _Reference = tuple[str, str | None, str, str, Collection[str]]
 """A setting, the name that it refers to, the section and table that must declare this name, and
@@ -49,7 +48,7 @@ def jobs_refer_to_declared_objects(
     storage: StorageSettings,
 ) -> Iterator[str]:
     """Check that each job's queue, priority class, image and claims are declared."""
-    classes = [*volcano.priority_classes, *SYSTEM_PRIORITY_CLASSES]
+    classes = volcano.known_priority_classes
     for key, job in training.all_jobs.items():
         references: tuple[_Reference, ...] = (
             ("queue", job.queue, "volcano", "queues", volcano.queues),
@@ -91,7 +90,7 @@ def services_refer_to_declared_objects(
 
     The job or sweep must also export a model that the service can load.
     """
-    classes = [*volcano.priority_classes, *SYSTEM_PRIORITY_CLASSES]
+    classes = volcano.known_priority_classes
     for key, service in inference.services.items():
         references: tuple[_Reference, ...] = (
             ("job", service.job, "training", "jobs", training.jobs),

@@ -153,6 +153,7 @@ def test_exported_configuration_contains_the_same_jobs(tmp_path: Path) -> None:
         ({"queue": "nowhere"}, "queue is 'nowhere'"),
         ({"image": "nothing"}, "image is 'nothing'"),
         ({"checkpoints": "nothing"}, "checkpoints is 'nothing'"),
+        ({"priority_class": "low"}, "priority_class is 'low', .* priority classes .*, training"),
     ],
 )
 def test_job_that_the_platform_does_not_support_is_rejected(

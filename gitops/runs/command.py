@@ -110,7 +110,7 @@ def run(options: argparse.Namespace) -> int:
         from gitops.runs.table import as_svg, render, terminal
 
         console = terminal(record=options.svg is not None)
-        console.print(render(statuses, table.currency, now))
+        console.print(render(statuses, table.currency, now, options.namespace))
         if options.svg is not None:
             options.svg.write_text(as_svg(console, "python -m gitops status"))
     return FAILED if any(run.state is State.FAILED for run in statuses) else UNCHANGED
@@ -134,7 +134,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
                 # Created on each refresh, because CRDs may be installed between refreshes.
                 cluster = Cluster(kubectl(options), options.namespace)
                 statuses = read_runs(cluster, table, now, product=product)
-                live.update(render(statuses, table.currency, now), refresh=True)
+                live.update(render(statuses, table.currency, now, options.namespace), refresh=True)
             except GitopsError as error:
                 live.update(Text(f"{error}\nretrying"), refresh=True)
             time.sleep(options.every)

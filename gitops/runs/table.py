@@ -69,10 +69,15 @@ def print_runs(cluster: Cluster, console: Console | None = None) -> None:
             console.print(f"\n{item}", highlight=False, markup=False)
 
 
-def render(runs: Sequence[RunStatus], currency: str, now: datetime) -> RenderableType:
-    """Return the table, the reasons for waiting and failure, and log lines of failed runs."""
+def render(
+    runs: Sequence[RunStatus], currency: str, now: datetime, namespace: str | None = None
+) -> RenderableType:
+    """Return the table, the reasons for waiting and failure, and log lines of failed runs.
+
+    `namespace` is the namespace of the runs, or None for the runs of all namespaces.
+    """
     if not runs:
-        return Text("no runs")
+        return Text(f"no runs in namespace {namespace}" if namespace else "no runs")
     return Group(_table(runs, currency, now), *_notes(runs))
 
 

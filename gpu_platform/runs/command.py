@@ -235,6 +235,8 @@ def _sweeps(options: argparse.Namespace) -> int:
             raise GitopsError(f"{options.html} cannot be written: {error.strerror}") from None
         sys.stdout.write(f"wrote {options.html}\n")
         return 0
+    if not sweeps:
+        sys.stdout.write(f"no sweeps in namespace {options.namespace}\n")
     for line in sweep_lines(sweeps):
         sys.stdout.write(f"{line}\n")
     return 0

@@ -31,8 +31,6 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
     Raises:
         GitopsError: If an earlier version of the controller wrote a summary.
     """
-    if not sweeps:
-        yield "no sweeps"
     for key, summary in sorted(sweeps.items()):
         if not summary:
             yield f"{key}: the controller has not started yet"

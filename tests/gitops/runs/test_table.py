@@ -106,6 +106,7 @@ def test_reasons_for_waiting_and_failed_runs_follow_the_table() -> None:
 
 def test_empty_table_is_printed_as_no_runs() -> None:
     assert rendered() == "no runs\n"
+    assert str(render([], "USD", NOW, "vision")) == "no runs in namespace vision"
 
 
 @pytest.mark.parametrize("seconds", [0, 59, 3599, 86_399, 10**7])

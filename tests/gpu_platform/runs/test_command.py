@@ -73,6 +73,14 @@ def test_kubectl_ignores_the_users_preferences(monkeypatch: pytest.MonkeyPatch) 
     assert os.environ["KUBERC"] == "off"
 
 
+def test_namespace_without_sweeps_is_named(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(Member, "sweeps", lambda _: {})
+    assert main(["sweeps", "--namespace", "visoin"]) == 0
+    assert capsys.readouterr().out == "no sweeps in namespace visoin\n"
+
+
 def test_cost_of_every_step_is_printed(files: Path, capsys: pytest.CaptureFixture[str]) -> None:
     evaluation = {"command": ["true"], "gpus": 1, "cpu": 1, "memory": "4Gi", "after": ["train"]}
     gpus = {"gpus_per_node": 4, "gpu_product": "NVIDIA-L4", "attempt_deadline_seconds": 7200}

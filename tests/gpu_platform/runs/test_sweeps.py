@@ -67,7 +67,6 @@ def test_only_the_best_of_many_trials_are_listed() -> None:
 
 
 def test_sweep_whose_controller_has_not_started_is_shown() -> None:
-    assert [*sweep_lines({})] == ["no sweeps"]
     assert [*sweep_lines({"digits": {}})] == ["digits: the controller has not started yet"]
 
 

@@ -169,6 +169,8 @@ THIRD_PARTY_MESSAGES = {
     'volume "…" already bound to a different claim': "Kubernetes",
     "Timeout occurred polling for '…'": "Pulumi",
     "unable to get cluster state": "Pulumi",
+    "ResourceRegistrationFailed": "Pulumi",
+    "--continue-on-error": "an option of Pulumi",
 }
 """Prefixes of messages in Troubleshooting that third-party programs print."""
 

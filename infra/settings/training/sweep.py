@@ -108,8 +108,19 @@ class ObjectiveSettings(Settings):
         description="held_out_loss, accuracy, or the name of a custom metric of the job.",
     )
     goal: Literal["minimize", "maximize"] = Field(
-        default="minimize", description="Direction of the search."
+        default="minimize",
+        description="Direction of the search. It must be maximize for accuracy.",
     )
+
+    @model_validator(mode="after")
+    def _seeks_better_models(self) -> Self:
+        best = {"held_out_loss": "minimize", "accuracy": "maximize"}.get(self.metric, self.goal)
+        if self.goal != best:
+            raise ValueError(
+                f"searches for the worst model: goal is {self.goal!r}, but the metric is "
+                f"{self.metric!r}: set goal to {best}"
+            )
+        return self
 
 
 class EarlyStoppingSettings(Settings):

@@ -78,6 +78,8 @@ def test_combinations_of_hyperparameters_are_checked() -> None:
     [
         ({"parallel": 9}, "sets parallel to 9, more than trials (8)"),
         ({"objective": {"metric": "acuracy"}}, "reports held_out_loss, accuracy"),
+        ({"objective": {"metric": "accuracy"}}, "goal is 'minimize', but the metric is 'accuracy'"),
+        ({"objective": {"goal": "maximize"}}, "set goal to minimize"),
         ({"early_stopping": {"minimum": 9}}, "the job ends after 9 epochs"),
         ({"early_stopping": {"minimum": 3, "maximum": 2}}, "maximum to 2, less than minimum (3)"),
         (STEPS | {"early_stopping": {"minimum": 900}}, "the job ends after 900 steps"),

@@ -22,6 +22,7 @@ _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
 
+_GATEWAY_API: Final = "gateway.networking.k8s.io"
 _LEADER_WORKER_SETS: Final = (LEADER_WORKER_SET_GROUP, "leaderworkersets")
 
 Attributes = Mapping[str, str]
@@ -108,9 +109,10 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
         yield "", "persistentvolumeclaims", names[0], True
     for (group, plural), name in _services(configuration).items():
         yield group, plural, name, True
-    jobs = section(configuration, "training").get("jobs")
-    written = jobs.values() if isinstance(jobs, dict) else ()
-    kinds = {str(job.get("kind", "volcano")) for job in written if isinstance(job, dict)}
+    for plural, name in _routes(configuration).items():
+        yield _GATEWAY_API, plural, name, True
+    jobs = _mappings(section(configuration, "training").get("jobs")).values()
+    kinds = {str(job.get("kind", "volcano")) for job in jobs}
     for kind in sorted(KINDS.keys() & kinds):
         resource = KINDS[kind].resource
         yield resource.group, resource.plural, "", True
@@ -127,13 +129,36 @@ def _external_kinds(configuration: dict[str, Any]) -> set[str]:
 
 def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
     """Map each workload type (group, resource) of inference services to the name of one service."""
-    services = section(configuration, "inference").get("services")
+    services = _mappings(section(configuration, "inference").get("services"))
     found: dict[tuple[str, str], str] = {}
-    for name, service in services.items() if isinstance(services, dict) else ():
-        server = service.get("server") if isinstance(service, dict) else None
-        grouped = isinstance(server, dict) and server.get("nnodes", 1) != 1
-        found.setdefault(_LEADER_WORKER_SETS if grouped else ("apps", "deployments"), str(name))
+    for name, service in services.items():
+        grouped = _mappings(service).get("server", {}).get("nnodes", 1) != 1
+        found.setdefault(_LEADER_WORKER_SETS if grouped else ("apps", "deployments"), name)
     return found
+
+
+def _routes(configuration: dict[str, Any]) -> dict[str, str]:
+    """Map each resource of the Gateway API that the stack creates to the name of one route.
+
+    The name is empty for the route of a notebook, which is named after its run.
+    """
+    services = _mappings(section(configuration, "inference").get("services"))
+    jobs = _mappings(section(configuration, "training").get("jobs")).values()
+    notebooks = (_mappings(job).get("notebook") for job in jobs)
+    found: dict[str, str] = {}
+    for name, owner in [*services.items(), *(("", notebook) for notebook in notebooks)]:
+        route = _mappings(owner).get("route", {})
+        if "gateway" in route:
+            found.setdefault("httproutes", name)
+        if "gateway" in route and route.get("grpc_hostnames"):
+            found.setdefault("grpcroutes", name)
+    return found
+
+
+def _mappings(value: Any) -> dict[str, dict[str, Any]]:
+    """Return the values of a mapping that are mappings; empty if the value is no mapping."""
+    items = value.items() if isinstance(value, dict) else ()
+    return {str(key): each for key, each in items if isinstance(each, dict)}
 
 
 def _keys(configuration: dict[str, Any], name: str, key: str) -> list[str]:

@@ -68,6 +68,19 @@ def test_multi_node_service_requires_rights_for_leaderworkersets(stack: Stack) -
     assert names == [None, "digits", None, "chat"]
 
 
+def test_routes_require_the_gateway_api(stack: Stack) -> None:
+    stack.file.write_text(
+        "config: {gpu-platform:inference: {services: {a: {route: {ingress: {class_name: nginx}}}, "
+        "b: {route: {gateway: {name: public}, grpc_hostnames: [grpc.example.com]}}}}, "
+        "gpu-platform:training: {jobs: {c: {kind: notebook, "
+        "notebook: {route: {gateway: {name: public}}}}}}}"
+    )
+    kubectl(stack.project, answers(*[True] * 8))
+    (missing,) = probe(stack)
+    gateway_api = "gateway.networking.k8s.io"
+    assert f"the cluster lacks `grpcroutes.{gateway_api}`, `httproutes.{gateway_api}`." in missing
+
+
 def test_missing_right_is_reported(stack: Stack) -> None:
     kubectl(stack.project, answers(True, True, True, False, *[True] * (CHECKED_RIGHTS - 4)))
     (notice,) = probe(stack)

@@ -16,6 +16,7 @@ from infra.settings.types import (
     Settings,
     check_mappings,
 )
+from kube.names import SYSTEM_PRIORITY_CLASSES
 from kube.quantities import parse_quantity
 
 Eviction = Literal["none", "surplus", "gangs"]
@@ -343,7 +344,7 @@ class VolcanoSettings(Settings):
     @property
     def known_priority_classes(self) -> list[str]:
         """Names of the priority classes that pods may use: those of the stack and of Kubernetes."""
-        return [*self.priority_classes, "system-cluster-critical", "system-node-critical"]
+        return [*self.priority_classes, *SYSTEM_PRIORITY_CLASSES]
 
     @property
     def release(self) -> tuple[int, int]:

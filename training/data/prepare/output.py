@@ -29,7 +29,8 @@ UNFINISHED: Final = ".unfinished"
 """Directory for unfinished files. It is in the target and thus on the same volume, so that
 publishing only renames files."""
 _SOURCE_FILE: Final = ".source"
-"""File in `UNFINISHED` with the directory that was read. It is not published."""
+"""File with the directory that was read. It is in `UNFINISHED` until all files are complete, and
+then in the target until they are published."""
 
 
 def finish_interrupted(target: Path, source: Path) -> Manifest | None:
@@ -38,15 +39,13 @@ def finish_interrupted(target: Path, source: Path) -> Manifest | None:
     Return None if there are no such files, or if they were not made from `source`. Raise DataError
     if another process is preparing a data set in `target`.
     """
-    unfinished = target / UNFINISHED
-    if not exists(unfinished / MANIFEST_FILE):
+    path = target / _SOURCE_FILE
+    if not exists(path):
         return None
     with _locked(target):
-        manifest = read_manifest(unfinished)
-        path = unfinished / _SOURCE_FILE
-        same_source = exists(path) and path.read_bytes() == _content_of(source)
-        _publish(unfinished, target)
-    return manifest if same_source else None
+        same_source = path.read_bytes() == _content_of(source)
+        _publish(target)
+    return read_manifest(target) if same_source else None
 
 
 def _content_of(source: Path) -> bytes:
@@ -68,8 +67,8 @@ def new_dataset(target: Path, force: bool, source: Path) -> Iterator[Path]:
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
         unfinished = target / UNFINISHED
-        if exists(unfinished / MANIFEST_FILE):
-            _publish(unfinished, target)
+        if exists(target / _SOURCE_FILE):
+            _publish(target)
         shutil.rmtree(unfinished, ignore_errors=True)
         found = sorted(path.name for path in target.iterdir() if path.name != "lost+found")
         if found and not force:
@@ -87,7 +86,8 @@ def new_dataset(target: Path, force: bool, source: Path) -> Iterator[Path]:
                 with suppress(OSError):
                     target.rmdir()
             raise
-        _publish(unfinished, target)
+        (unfinished / _SOURCE_FILE).replace(target / _SOURCE_FILE)
+        _publish(target)
 
 
 def check_not_nested(source: Path, target: Path) -> None:
@@ -116,25 +116,33 @@ def _locked(target: Path) -> Iterator[None]:
         os.close(directory)
 
 
-def _publish(unfinished: Path, target: Path) -> None:
+def _publish(target: Path) -> None:
     """Replace the files in `target`, the manifest last. An interrupted call can be repeated."""
-    if exists(target / MANIFEST_FILE):
-        try:
-            old = [part.file for part in read_manifest(target).parts()]
-        except UnavailableError:
-            raise
-        except DataError:
-            old = []
-        for name in [*old, MANIFEST_FILE]:
-            (target / name).unlink(missing_ok=True)
-    for path in unfinished.iterdir():
-        if path.name not in (MANIFEST_FILE, _SOURCE_FILE):
-            path.replace(target / path.name)
-    sync_folder(target)
-    (unfinished / MANIFEST_FILE).replace(target / MANIFEST_FILE)
-    sync_folder(target)
-    (unfinished / _SOURCE_FILE).unlink(missing_ok=True)
-    unfinished.rmdir()
+    unfinished = target / UNFINISHED
+    if exists(unfinished / MANIFEST_FILE):
+        _remove_dataset(target)
+        for path in unfinished.iterdir():
+            if path.name != MANIFEST_FILE:
+                path.replace(target / path.name)
+        sync_folder(target)
+        (unfinished / MANIFEST_FILE).replace(target / MANIFEST_FILE)
+        sync_folder(target)
+    with suppress(FileNotFoundError):
+        unfinished.rmdir()
+    (target / _SOURCE_FILE).unlink()
+
+
+def _remove_dataset(target: Path) -> None:
+    if not exists(target / MANIFEST_FILE):
+        return
+    try:
+        old = [part.file for part in read_manifest(target).parts()]
+    except UnavailableError:
+        raise
+    except DataError:
+        old = []
+    for name in [*old, MANIFEST_FILE]:
+        (target / name).unlink(missing_ok=True)
 
 
 class ShardWriter:

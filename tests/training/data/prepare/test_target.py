@@ -100,11 +100,9 @@ class Killed(BaseException):
     """Simulates SIGKILL: no cleanup code handles this exception."""
 
 
-@pytest.mark.parametrize("steps", range(6))
-def test_an_interrupted_replacement_is_completed_later(
-    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    create_dataset(tmp_path, "one")
+def replace_and_be_killed(target: Path, steps: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replace a data set, and simulate SIGKILL after some steps of the publication."""
+    create_dataset(target, "one")
     remaining = iter(range(steps))
 
     def killed_after_steps(step: Callable[..., Any]) -> Callable[..., Any]:
@@ -115,19 +113,37 @@ def test_an_interrupted_replacement_is_completed_later(
 
         return until_killed
 
-    def replace_and_be_killed() -> None:
-        with new_dataset(tmp_path, force=True, source=tmp_path) as unfinished:
+    def replace() -> None:
+        with new_dataset(target, force=True, source=target) as unfinished:
             write_dataset(unfinished, "two")
             for name in ("unlink", "replace", "rmdir"):
                 monkeypatch.setattr(Path, name, killed_after_steps(getattr(Path, name)))
 
     with pytest.raises(Killed):
-        replace_and_be_killed()
+        replace()
     monkeypatch.undo()
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_an_interrupted_replacement_is_completed_later(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_and_be_killed(tmp_path, steps, monkeypatch)
     with pytest.raises(DataError, match="is not empty"):
         create_dataset(tmp_path, "three")
     assert names(tmp_path) == [MANIFEST_FILE, "two.bin"]
     assert read_manifest(tmp_path).parts()[0].file == "two.bin"
+
+
+@pytest.mark.parametrize("steps", range(1, 7))
+def test_a_repeated_command_completes_an_interrupted_publication(
+    steps: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    replace_and_be_killed(tmp_path, steps, monkeypatch)
+    manifest = finish_interrupted(tmp_path, tmp_path)
+    assert manifest is not None
+    assert [part.file for part in manifest.parts()] == ["two.bin"]
+    assert names(tmp_path) == [MANIFEST_FILE, "two.bin"]
 
 
 def test_concurrent_preparations_are_rejected(tmp_path: Path) -> None:
@@ -171,6 +187,7 @@ def test_complete_files_remain_if_their_manifest_is_unavailable(
     unfinished = tmp_path / UNFINISHED
     unfinished.mkdir()
     write_dataset(unfinished, "one")
+    (tmp_path / ".source").write_text("/other/texts")
     with monkeypatch.context() as patch:
         make_unavailable(unfinished / MANIFEST_FILE, patch)
         with pytest.raises(OSError, match="Stale file handle"):

@@ -31,7 +31,7 @@ from infra.settings.training.sweep import Parameters, ParameterSettings
 from infra.sweep import Price, Sweep
 from sweeps.decisions import Trial
 from training.config import TrainingConfig, written
-from workload.files import write_atomically
+from workload.files import exists, write_atomically
 
 JOURNAL: Final = "journal.log"
 LEDGER: Final = "ledger.json"
@@ -329,7 +329,7 @@ def _study_name(sweep: Sweep) -> str:
 
 def _remove_incomplete_line(journal: Path) -> None:
     """Remove an incomplete last line, which a power failure or a full claim may leave behind."""
-    if not journal.exists() or not journal.stat().st_size:
+    if not exists(journal) or not journal.stat().st_size:
         return
     with journal.open("rb+") as file:
         file.seek(-1, os.SEEK_END)

@@ -1,5 +1,6 @@
 """Sweep records: Optuna's proposals, and recovery from a damaged or lost journal."""
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,26 @@ def test_incomplete_line_of_a_failed_write_does_not_damage_the_next_line(tmp_pat
         journal.write('{"op_code":')
     opened.ask()
     assert len(study(tmp_path).trials()) == 2
+
+
+def test_nothing_is_appended_to_a_journal_that_cannot_be_inspected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = study(tmp_path)
+    with (tmp_path / JOURNAL).open("a") as journal:
+        journal.write('{"op_code":')
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as patch:
+        # Python 3.14 and later return False after any error.
+        patch.setattr(Path, "exists", lambda _: False)
+        patch.setattr(Path, "stat", fail)
+        with pytest.raises(OSError, match="Stale file handle"):
+            opened.ask()
+    opened.ask()
+    assert len(study(tmp_path).trials()) == 1
 
 
 def test_study_is_rebuilt_from_the_settings_of_existing_runs(tmp_path: Path) -> None:

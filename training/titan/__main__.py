@@ -6,6 +6,7 @@ here are passed to torchtitan.
 """
 
 import argparse
+import json
 import os
 import shutil
 import sys
@@ -19,7 +20,7 @@ import torch
 from training.titan.without_gpu import use_cpu
 from workload import exit_codes
 from workload.exit_codes import FatalError
-from workload.files import is_directory
+from workload.files import exists, is_directory, write_atomically
 from workload.report import fail
 from workload.run import Run
 
@@ -70,6 +71,20 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             if "Loss is not finite" in str(error):
                 raise FatalError(str(error)) from None
             raise
+        if self.step == self.config.training.steps and torch.distributed.get_rank() == 0:
+            # Write the file before the last checkpoint: a process that resumes from that checkpoint
+            # trains no step.
+            write_atomically(self._loss_file, json.dumps(self.loss).encode())
+
+    def metrics(self) -> dict[str, float]:
+        """Return the last loss, even if an earlier process trained the last step."""
+        if self.loss is None and exists(self._loss_file):
+            self.loss = json.loads(self._loss_file.read_bytes())
+        return {} if self.loss is None else {"loss": self.loss}
+
+    @property
+    def _loss_file(self) -> Path:
+        return self.run.directory / "loss.json"
 
     def export(self, directory: Path) -> None:
         """Write the weights from all ranks.
@@ -124,10 +139,9 @@ def main(arguments: list[str]) -> None:
         unfinished = run.directory / f".export-{config.training.steps}.tmp"
         trainer.export(unfinished)
         trainer.close()
-        metrics = {} if trainer.loss is None else {"loss": trainer.loss}
         run.finish(
             lambda target: collect(unfinished, Path(config.hf_assets_path), target),
-            metrics,
+            trainer.metrics(),
             torchtitan={"module": config.model_spec.name, "flavor": config.model_spec.flavor},
         )
     torch.distributed.destroy_process_group()
@@ -186,14 +200,16 @@ def exit_on_bad_input() -> Iterator[None]:
 
 
 def keep_losses(trainer: RunTrainer) -> None:
-    """Make the trainer store the latest loss that torchtitan logs."""
-    log = trainer.metrics_processor.log
+    """Make the trainer store the losses that torchtitan logs, and make it log the last one."""
+    processor, steps = trainer.metrics_processor, trainer.config.training.steps
+    log, should_log = processor.log, processor.should_log
 
     def keep_loss(step: int, loss: float, *rest: Any, **named: Any) -> None:
         trainer.loss = loss
         log(step, loss, *rest, **named)
 
-    trainer.metrics_processor.log = keep_loss
+    processor.log = keep_loss
+    processor.should_log = lambda step: step == steps or should_log(step)
 
 
 def collect(written: Path, assets: Path, target: Path) -> None:

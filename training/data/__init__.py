@@ -29,7 +29,6 @@ from training.data.published import (
     CIFAR10_CLASSES,
     DIRECTORIES,
     FASHION_CLASSES,
-    PLAIN_DIRECTORIES,
     cifar10,
     cifar100,
     fetch,
@@ -101,15 +100,9 @@ def _in_memory(name: str, directory: Path, shape: Shape | None, seed: int) -> Da
         case "photos":
             train, held_out = photos()
             classes = PHOTO_CLASSES
-        case "mnist":
-            train, held_out = mnist(
-                directory / DIRECTORIES[name] / "raw", directory / PLAIN_DIRECTORIES[name]
-            )
-        case "fashion-mnist":
-            train, held_out = mnist(
-                directory / DIRECTORIES[name] / "raw", directory / PLAIN_DIRECTORIES[name]
-            )
-            classes = FASHION_CLASSES
+        case "mnist" | "fashion-mnist":
+            train, held_out = mnist(directory / DIRECTORIES[name] / "raw", directory / name)
+            classes = TEN_DIGITS if name == "mnist" else FASHION_CLASSES
         case "cifar10":
             train, held_out = cifar10(directory / DIRECTORIES[name])
             classes = CIFAR10_CLASSES

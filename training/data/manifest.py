@@ -5,7 +5,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, Literal, Self
+from typing import Annotated, Final, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, model_validator
 
@@ -254,6 +254,23 @@ def verify(
                 "copy it again, or prepare the data set again"
             )
     verification.save(found)
+
+
+M = TypeVar("M", ShardsManifest, TokensManifest)
+
+
+def read_verified(
+    directory: Path, kind: type[M], verification: Verification | None, report: Report
+) -> M:
+    """Read a manifest of this kind and verify its files; raise DataError if one is damaged."""
+    manifest = read_manifest(directory)
+    if not isinstance(manifest, kind):
+        raise DataError(
+            f"{directory} contains {manifest.kind}: set dataset to {manifest.kind}, or choose "
+            "another data_dir"
+        )
+    verify(directory, manifest.parts(), verification, report)
+    return manifest
 
 
 def _sha256_of(path: Path, progress: Progress) -> str:

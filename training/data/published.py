@@ -27,8 +27,8 @@ DIRECTORIES: Final[dict[str, str]] = {
     "cifar100": "cifar-100-binary",
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
-PLAIN_DIRECTORIES: Final[dict[str, str]] = {"mnist": "mnist", "fashion-mnist": "fashion-mnist"}
-"""Alternative directory below data_dir. It contains the files directly instead of in `raw`."""
+PLAIN: Final = ("mnist", "fashion-mnist")
+"""Data sets that may also be in a directory with their own name, without `raw`."""
 
 CIFAR_ARCHIVES: Final = {
     "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),
@@ -52,9 +52,7 @@ def fetch(name: str, directory: Path) -> None:
         )
     target = directory / DIRECTORIES[name]
     try:
-        if exists(target) or (
-            name in PLAIN_DIRECTORIES and exists(directory / PLAIN_DIRECTORIES[name])
-        ):
+        if exists(target) or (name in PLAIN and exists(directory / name)):
             return
         directory.mkdir(parents=True, exist_ok=True)
         with (directory / f".{name}.lock").open("wb") as lock:

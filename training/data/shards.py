@@ -19,8 +19,7 @@ from training.data.manifest import (
     ShardsManifest,
     ShardSplit,
     Verification,
-    read_manifest,
-    verify,
+    read_verified,
 )
 from training.data.progress import Report
 from training.data.samples import (
@@ -121,13 +120,7 @@ def decode(content: bytes, shape: tuple[int, int, int]) -> NDArray[np.uint8]:
 
 def shards(directory: Path, verification: Verification | None, report: Report) -> Dataset:
     """Load a prepared image data set and verify its files; raise DataError if one is damaged."""
-    manifest = read_manifest(directory)
-    if not isinstance(manifest, ShardsManifest):
-        raise DataError(
-            f"{directory} contains {manifest.kind}: set dataset to {manifest.kind}, or choose "
-            "another data_dir"
-        )
-    verify(directory, manifest.parts(), verification, report)
+    manifest = read_verified(directory, ShardsManifest, verification, report)
     train, held_out = (
         Shards(
             tuple(directory / part.file for part in split.parts),

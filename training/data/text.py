@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +13,7 @@ from training.data.manifest import (
     TokensManifest,
     TokenSplit,
     Verification,
-    read_manifest,
-    verify,
+    read_verified,
 )
 from training.data.progress import Report
 from training.data.samples import (
@@ -42,24 +41,11 @@ WINDOW: Final = 8
 """Number of files whose samples are shuffled together."""
 
 
-class Stream(Protocol):
-    """A sequence of tokens, in memory or in a file."""
-
-    @property
-    def name(self) -> str:
-        """Name of the stream in messages."""
-
-    def __len__(self) -> int: ...
-
-    def tokens(self) -> NDArray[Any]:
-        """Return all tokens, possibly memory-mapped; raise DataError if they cannot be read."""
-
-
 @dataclass(frozen=True)
 class MemoryStream:
-    """Bytes of text in memory."""
+    """Bytes of text in memory, read from `path`."""
 
-    name: str
+    path: Path
     content: NDArray[np.uint8]
 
     def __len__(self) -> int:
@@ -68,6 +54,36 @@ class MemoryStream:
     def tokens(self) -> NDArray[Any]:
         """Return the bytes."""
         return self.content
+
+
+DTYPES: Final[dict[str, np.dtype[Any]]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
+
+
+@dataclass(frozen=True)
+class TokenFile:
+    """`count` tokens in a file.
+
+    The file is memory-mapped again for every batch, which takes microseconds. Therefore no file is
+    open when processes fork, and only a path is pickled.
+    """
+
+    path: Path
+    dtype: np.dtype[Any]
+    count: int
+
+    def __len__(self) -> int:
+        return self.count
+
+    def tokens(self) -> NDArray[Any]:
+        """Return the memory-mapped tokens. Raise DataError if the file is truncated or missing."""
+        try:
+            return np.memmap(self.path, self.dtype, mode="r", shape=(self.count,))
+        except (OSError, ValueError) as error:
+            raise read_error(f"{self.path} can no longer be read: {error}", error) from None
+
+
+Stream = MemoryStream | TokenFile
+"""A sequence of tokens."""
 
 
 class Windows:
@@ -105,7 +121,7 @@ class Windows:
             found[mine] = stream.tokens()[first[:, None] + np.arange(self._context + 1)]
             # On a GPU, a token out of range would cause a crash without a useful message.
             if found[mine].max() >= self._outputs:
-                raise DataError(f"{stream.name} has a token above {self._outputs - 1}")
+                raise DataError(f"{stream.path} has a token above {self._outputs - 1}")
         return found[:, :-1], found[:, 1:]
 
 
@@ -129,7 +145,7 @@ def text(directory: Path, shape: tuple[int, ...] | None) -> Dataset:
         parts[0].append(content[:cut])
         parts[1].append(content[cut:])
     train, held_out = (
-        MemoryStream(str(directory), np.frombuffer(b"".join(part), np.uint8)) for part in parts
+        MemoryStream(directory, np.frombuffer(b"".join(part), np.uint8)) for part in parts
     )
     data = windows([train], [held_out], shape, BYTE_VOCABULARY, directory)
     return replace(data, identity=digest_of(train.content, held_out.content))
@@ -160,37 +176,6 @@ def windows(
     return Dataset(parts[0], parts[1], (context,), outputs)
 
 
-DTYPES: Final[dict[str, np.dtype[Any]]] = {"uint16": np.dtype("<u2"), "uint32": np.dtype("<u4")}
-
-
-@dataclass(frozen=True)
-class TokenFile:
-    """`count` tokens in a file.
-
-    The file is memory-mapped again for every batch, which takes microseconds. Therefore no file is
-    open when processes fork, and only a path is pickled.
-    """
-
-    path: Path
-    dtype: np.dtype[Any]
-    count: int
-
-    @property
-    def name(self) -> str:
-        """Path of the file."""
-        return str(self.path)
-
-    def __len__(self) -> int:
-        return self.count
-
-    def tokens(self) -> NDArray[Any]:
-        """Return the memory-mapped tokens. Raise DataError if the file is truncated or missing."""
-        try:
-            return np.memmap(self.path, self.dtype, mode="r", shape=(self.count,))
-        except (OSError, ValueError) as error:
-            raise read_error(f"{self.path} can no longer be read: {error}", error) from None
-
-
 def tokens(
     directory: Path,
     shape: tuple[int, ...] | None,
@@ -198,13 +183,7 @@ def tokens(
     report: Report,
 ) -> Dataset:
     """Load a prepared token data set and verify its files; raise DataError if one is damaged."""
-    manifest = read_manifest(directory)
-    if not isinstance(manifest, TokensManifest):
-        raise DataError(
-            f"{directory} contains {manifest.kind}: set dataset to {manifest.kind}, or choose "
-            "another data_dir"
-        )
-    verify(directory, manifest.parts(), verification, report)
+    manifest = read_verified(directory, TokensManifest, verification, report)
     dtype = DTYPES[manifest.dtype]
 
     def files(split: TokenSplit) -> list[TokenFile]:

@@ -18,7 +18,7 @@ def streams(sizes: list[int]) -> list[MemoryStream]:
     """Return streams whose token values are their positions."""
     ends = np.cumsum(sizes)
     return [
-        MemoryStream("text", np.arange(end - size, end).astype(np.uint8))
+        MemoryStream(Path("text"), np.arange(end - size, end).astype(np.uint8))
         for size, end in zip(sizes, ends, strict=True)
     ]
 

@@ -186,6 +186,13 @@ def test_export_fails_if_the_tokenizer_cannot_be_listed(python: str, tmp_path: P
     assert "Stale file handle" in ended.stderr
 
 
+def test_loss_of_a_pipeline_is_that_of_its_last_stage(runs: Runs) -> None:
+    training = {**SMALL["training"], "steps": 1, "disable_cuda_graphs": True}
+    gang = runs.start("pipeline", {**TENSOR, "pipeline_parallel_degree": 2}, training=training)
+    assert gang.exit_code() == exit_codes.DONE, gang.text
+    assert 5 < runs.manifest("pipeline")["metrics"]["loss"] < 12
+
+
 def test_stopped_and_killed_run_ends_with_the_weights_of_an_undisturbed_run(runs: Runs) -> None:
     undisturbed = runs.start("undisturbed", TENSOR)
     assert undisturbed.exit_code() == exit_codes.DONE, undisturbed.text

@@ -29,6 +29,7 @@ if not torch.cuda.is_available():
 
 from torchtitan.components.checkpointer.dcp import AsyncMode
 from torchtitan.config import TORCH_DTYPE_MAP, ConfigManager
+from torchtitan.distributed.utils import dist_max
 from torchtitan.tools.logging import init_logger
 from torchtitan.trainer import Trainer
 
@@ -205,7 +206,9 @@ def keep_losses(trainer: RunTrainer) -> None:
     log, should_log = processor.log, processor.should_log
 
     def keep_loss(step: int, loss: float, *rest: Any, **named: Any) -> None:
-        trainer.loss = loss
+        # Only the last stage of a pipeline computes the loss; other stages log a negative value.
+        stages = trainer.parallel_dims.get_optional_mesh("pp")
+        trainer.loss = dist_max(torch.tensor(loss, device=trainer.device), stages)
         log(step, loss, *rest, **named)
 
     processor.log = keep_loss

@@ -1,7 +1,6 @@
 """Time limits of gangs: some work may take longer than the limit for a collective operation."""
 
 import functools
-import importlib
 import time
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from tests.training.data.test_tokens import write_tokens
 from tests.training.forked_gang import run_gang
 from tests.training.programs import arguments, free_port, start
 from training.config import TrainingConfig
+from training.data import manifest
 from training.data.progress import Report
 from training.gang.distributed import (
     await_peers,
@@ -115,17 +115,15 @@ def test_only_the_first_step_may_exceed_the_limit_for_an_operation(tmp_path: Pat
 
 
 def train_on_slowly_checked_tokens(folder: Path, world: World) -> int:
-    # The module is imported by name, because the package's attribute `text` is a function.
-    text = importlib.import_module("training.data.text")
-    verify = text.verify
+    verify = manifest.verify
 
-    def verify_slowly(files: Path, parts: Any, verification: Any, report: Report) -> None:
+    def verify_slowly(directory: Path, parts: Any, verification: Any, report: Report) -> None:
         for _ in range(8 if verification else 0):
             time.sleep(WORK / 8)
             report("checked a part")
-        verify(files, parts, verification, report)
+        verify(directory, parts, verification, report)
 
-    text.verify = verify_slowly  # type: ignore[attr-defined]
+    manifest.verify = verify_slowly
     config = TrainingConfig.model_validate(
         {
             "model": "gpt",

@@ -34,9 +34,12 @@ DURATION_FACTORS: Final = {0.8: 4, 1.2: 2}
 many requests."""
 
 CONNECTING: Final = 1.0
-"""Duration (s) of an open loop before it is measured. In this time, the load generator opens its
-connections. At 80% of the capacity, the backlog that this causes takes several times as long to
-clear as the connections take to open, so it would determine the tail latency."""
+"""Duration (s) of an open loop below the capacity before it is measured.
+
+In this time, the load generator opens its connections. At 80% of the capacity, the backlog that
+this causes takes several times as long to clear as the connections take to open, so it would
+determine the tail latency.
+"""
 
 FULL_BACKLOG: Final = MAX_QUEUE + 2 * MAX_BATCH
 """Backlog (requests) at which a bounded queue is full, including two batches in progress."""
@@ -212,7 +215,7 @@ def measure(
         seconds = max(seconds, min(MIN_REQUESTS / rate, 10))
         begin = CONNECTING
         if share > 1:
-            begin = max(begin, overloaded_after(capacity, share, workload.deadline))
+            begin = overloaded_after(capacity, share, workload.deadline)
         window = Window(begin, begin + seconds)
         records, cpu = _measure_load(bench, server, Load(window.end, rate=rate))
         series.add(open_loop(share), records, window, workload.deadline, cpu)

@@ -16,13 +16,17 @@ from gitops.runs.snapshot import error_of
 from gitops.stack_file import document, section
 from infra.settings.cluster import expand_home
 from kube.kinds import KINDS
-from kube.names import BATCH_GROUP, LEADER_WORKER_SET_GROUP, SCHEDULING_GROUP
+from kube.names import (
+    BATCH_GROUP,
+    GATEWAY_GROUP,
+    LEADER_WORKER_SET_GROUP,
+    SCHEDULING_GROUP,
+)
 
 _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
 
-_GATEWAY_API: Final = "gateway.networking.k8s.io"
 _LEADER_WORKER_SETS: Final = (LEADER_WORKER_SET_GROUP, "leaderworkersets")
 
 Attributes = Mapping[str, str]
@@ -110,7 +114,7 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
     for (group, plural), name in _services(configuration).items():
         yield group, plural, name, True
     for plural, name in _routes(configuration).items():
-        yield _GATEWAY_API, plural, name, True
+        yield GATEWAY_GROUP, plural, name, True
     jobs = _mappings(section(configuration, "training").get("jobs")).values()
     kinds = {str(job.get("kind", "volcano")) for job in jobs}
     for kind in sorted(KINDS.keys() & kinds):

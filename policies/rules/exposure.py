@@ -10,6 +10,7 @@ from typing import Any, Final
 
 from pydantic import Field
 
+from kube.names import GATEWAY_GROUP
 from policies import cel
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, resource_rule, show
@@ -34,7 +35,7 @@ _SNIPPET_ANNOTATIONS: Final = (
     "haproxy-ingress.github.io/config-*",
 )
 _GATEWAYS: Final = {
-    "gateway.networking.k8s.io": ("Gateway", "ListenerSet"),
+    GATEWAY_GROUP: ("Gateway", "ListenerSet"),
     "gateway.networking.x-k8s.io": ("XListenerSet",),
 }
 _TLS_PATHS: Final = {

@@ -50,6 +50,7 @@ _CLUSTER_SCOPED: Final = (
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
 )
 
+_Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 Selects = Callable[[Node], bool]
 """Function that returns whether a label selector matches training pods."""
 
@@ -122,13 +123,19 @@ def _open_blocks(blocks: Iterable[Node]) -> Iterator[Node]:
 
 def _are_everywhere(cidrs: Iterable[Node]) -> bool:
     """Return whether address blocks together cover at least half of the Internet."""
+    networks = [network for cidr in cidrs if (network := _network(cidr)) is not None]
+    # Networks may overlap, for example a network and its parts.
+    apart: list[_Network] = [
+        *ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv4Network)),
+        *ipaddress.collapse_addresses(n for n in networks if isinstance(n, ipaddress.IPv6Network)),
+    ]
     shares = {4: 0.0, 6: 0.0}
-    for network in {network for cidr in cidrs if (network := _network(cidr)) is not None}:
-        shares[network.version] += 2.0 ** (_PUBLIC_BITS[network.version] - network.prefixlen)
+    for block in apart:
+        shares[block.version] += 2.0 ** (_PUBLIC_BITS[block.version] - block.prefixlen)
     return max(shares.values()) >= _HALF
 
 
-def _network(cidr: Node) -> ipaddress.IPv4Network | ipaddress.IPv6Network | None:
+def _network(cidr: Node) -> _Network | None:
     try:
         return ipaddress.ip_network(cidr.text or "", strict=False)
     except ValueError:

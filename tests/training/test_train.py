@@ -39,6 +39,15 @@ DROPPING = f"{Dropping.__module__}:Dropping"
 NORMALIZED = f"{Dropping.__module__}:Normalized"
 
 
+def text_settings(folder: Path, repetitions: int = 600) -> dict[str, Any]:
+    """Write text files and return the settings of a small model that is trained on them."""
+    (folder / "text").mkdir()
+    text = "one two three four five six seven " * repetitions
+    (folder / "text/counting.txt").write_text(text)
+    options = {"context": 32, "layers": 1, "heads": 1, "width": 8}
+    return {"model": "gpt", "model_options": options, "dataset": "text", "data_dir": str(folder)}
+
+
 def digest(run_dir: Path) -> str:
     return read_manifest(run_dir / "export").weights.sha256
 
@@ -87,18 +96,9 @@ def test_models_learn_images_of_their_input_shape(
 def test_a_gpt_learns_to_predict_the_next_token(
     parallel: str, train: Train, tmp_path: Path
 ) -> None:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text/counting.txt").write_text("one two three four five six seven " * 300)
-    train(
-        model="gpt",
-        model_options={"context": 32, "layers": 2, "heads": 2, "width": 32},
-        dataset="text",
-        data_dir=str(tmp_path),
-        parallel=parallel,
-        batch_size=8,
-        learning_rate=0.05,
-        activation_checkpointing=True,
-    )
+    settings = text_settings(tmp_path, 300) | {"batch_size": 8, "learning_rate": 0.05}
+    settings["model_options"] = {"context": 32, "layers": 2, "heads": 2, "width": 32}
+    train(parallel=parallel, activation_checkpointing=True, **settings)
     manifest = read_manifest(tmp_path / "run/export")
     assert manifest.metrics["accuracy"] > 0.6
     assert manifest.outputs == 256
@@ -411,16 +411,7 @@ def test_missing_data_is_reported_before_the_run_starts(
 def test_step_event_contains_learning_rate_gradient_norm_and_throughput(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text/counting.txt").write_text("one two three four five six seven " * 600)
-    train(
-        model="gpt",
-        model_options={"context": 32, "layers": 1, "heads": 1, "width": 8},
-        dataset="text",
-        data_dir=str(tmp_path),
-        epochs=1,
-        log_every=5,
-    )
+    train(epochs=1, log_every=5, **text_settings(tmp_path))
     start, step, *_ = events(capsys)
     assert start["precision"] == "fp32"
     assert isinstance(step["samples_per_second"], float)
@@ -443,19 +434,12 @@ def test_step_event_of_a_skipped_step_is_valid_json(
 def test_checkpoint_with_a_different_seed_or_data_set_is_rejected(
     change: str, train: Train, tmp_path: Path
 ) -> None:
-    (tmp_path / "text").mkdir()
-    file = tmp_path / "text/counting.txt"
-    file.write_text("one two three four five six seven " * 600)
-    settings = {
-        "model": "gpt",
-        "model_options": {"context": 32, "layers": 1, "heads": 1, "width": 8},
-        "dataset": "text",
-        "data_dir": str(tmp_path),
-    }
+    settings = text_settings(tmp_path)
     train(epochs=1, **settings)
     (tmp_path / "run/export/manifest.json").unlink()
     if change == "data":
-        file.write_text("one two three four five six seveN " * 600)
+        file = tmp_path / "text/counting.txt"
+        file.write_text(file.read_text().replace("seven", "seveN"))
     seed, message = (1, "seed: 0, now 1") if change == "seed" else (0, "data_sha256")
     with pytest.raises(ConfigurationError, match=message):
         train(epochs=2, seed=seed, **settings)
@@ -464,12 +448,9 @@ def test_checkpoint_with_a_different_seed_or_data_set_is_rejected(
 def test_explicit_default_options_describe_the_same_model(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "text").mkdir()
-    (tmp_path / "text/counting.txt").write_text("one two three four five six seven " * 200)
-    options: dict[str, Any] = {"context": 32, "layers": 1, "heads": 1, "width": 8}
-    settings: dict[str, Any] = {"model": "gpt", "dataset": "text", "data_dir": str(tmp_path)}
-    settings |= {"epochs": 1}
-    train(model_options=options, **settings)
+    settings = text_settings(tmp_path, 200) | {"epochs": 1}
+    options = settings["model_options"]
+    train(**settings)
     settings["model_options"] = checked_options("gpt", options)
     assert settings["model_options"] != options
     capsys.readouterr()

@@ -172,6 +172,7 @@ def calico_for(selector: str) -> Manifest:
         (CILIUM, {"spec": cilium({}, **{f"k8s:{TRAINING}": "training"})}, True),
         (CILIUM, {"spec": cilium({"fromEntities": ["all"]}, app="web")}, False),
         (CILIUM, {"spec": cilium({"fromCIDR": ["0.0.0.0/2", "128.0.0.0/2"]})}, True),
+        (CILIUM, {"spec": cilium({"fromCIDR": ["0.0.0.0/2", "0.0.0.0/3", "32.0.0.0/3"]})}, False),
         (ANTREA, antrea(**{TRAINING: "training"}), True),
         (ANTREA, antrea(app="web"), False),
         (CALICO, calico_for(f"{TRAINING} == 'training'"), True),

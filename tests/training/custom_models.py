@@ -76,6 +76,13 @@ class Dropping(nn.Module):
         return logits
 
 
+class Steep(Dropping):
+    """A model whose first gradients overflow in fp16, so that its loss scale decreases."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return 100 * super().forward(x)
+
+
 class Quantized(Frozen):
     """A model with frozen integer weights."""
 

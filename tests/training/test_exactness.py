@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.training.custom_models import Dropping
+from tests.training.custom_models import Dropping, Steep
 from tests.training.programs import Program, kill, start_gang, until
 from workload import exit_codes
 
@@ -23,7 +23,8 @@ KINDS = {
     "ddp with dropout": DROPOUT,
     "fsdp": ["--parallel=fsdp"],
     "fp16 with accumulation, clipping and compression": [
-        *DROPOUT, "--precision=fp16", "--accumulate=2", "--batch-size=32", "--clip-norm=1",
+        f"--model={Steep.__module__}:Steep", "--dataset=digits", "--precision=fp16",
+        "--accumulate=2", "--batch-size=32", "--clip-norm=1",
         "--gradient-compression=bf16",
     ],
     "fsdp with bf16, accumulation and checkpointed activations": [

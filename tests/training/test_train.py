@@ -59,6 +59,7 @@ def test_digits_are_learned_and_the_export_states_the_accuracy(
     manifest = read_manifest(tmp_path / "run/export")
     assert manifest.metrics["accuracy"] >= 0.97
     assert manifest.input_shape == (1, 8, 8)
+    assert manifest.metrics["seconds"] > 0
     assert manifest.settings["epochs"] == 15
     assert checked_file(tmp_path / "run/export", manifest.weights).is_file()
     first, *between, last = all_events(capsys)

@@ -60,6 +60,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
         "tests/training/test_length.py",
         "tests/training/test_warm_start.py",
         "tests/training/telemetry/test_metrics.py",
+        "tests/training/gang/test_gang.py::test_hung_gang",
         *_RUNS,
         *_RESUMPTION,
         *_MATHEMATICS,

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from tests.training.custom_models import Dropping, Steep
+from tests.training.custom_models import Dropping, Normalized, Steep
 from tests.training.programs import Program, kill, start_gang, until
 from workload import exit_codes
 
@@ -81,12 +81,14 @@ def newest_state(run_dir: Path) -> dict[str, dict[str, list[int]]]:
     }
 
 
-@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "kind", [[f"--model={Normalized.__module__}:Normalized"], ["--parallel=fsdp"]]
+)
 @pytest.mark.parametrize(("old_size", "new_size"), [(2, 1), (1, 2)])
 def test_gang_of_another_size_resumes_with_each_remaining_sample_once(
-    old_size: int, new_size: int, parallel: str, tmp_path: Path
+    old_size: int, new_size: int, kind: list[str], tmp_path: Path
 ) -> None:
-    flags = [f"--parallel={parallel}", "--batch-size=50", "--epochs=1"]
+    flags = [*kind, "--batch-size=50", "--epochs=1"]
     killed = gang(tmp_path / "run", old_size, tmp_path / "a", *flags, "--step-delay=0.1")
     until(lambda: 8 in losses(killed[0]))
     kill(killed)

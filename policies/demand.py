@@ -37,6 +37,8 @@ class Demand:
     """The maximum number of accelerators; infinite if nothing limits it."""
     requested: Decimal
     """The requested number, without autoscaling and without the surge of rolling updates."""
+    largest: Decimal
+    """The largest requested number of one object, such as a TrainJob, that runs the pods."""
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
@@ -49,7 +51,7 @@ def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
     maximum = pod.max_replicas(stack.scalings.maxima(pod.resource), surge=surge)
     if maximum is None and run is not None:
         return _node_count(stack, pod.resource, run, None)
-    return _running_pods(stack, pod, maximum)
+    return sum(_pods_by_run(stack, pod, maximum), Decimal(0))
 
 
 @lru_cache(maxsize=2)
@@ -64,16 +66,16 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
         for pod in (*workload.pods, *workload.machines):
             queue = queue_of(stack, workload, pod)
             maximum_pods = _times(max_pods(stack, pod), workload.resource.copies)
-            pods = maximum_pods, _running_pods(stack, pod, pod.replicas)
+            by_run = _pods_by_run(stack, pod, pod.replicas)
+            pods = maximum_pods, sum(by_run, Decimal(0)), max(by_run)
             for name, amount in _gpus(stack, pod, accelerators).items():
-                maximum, requested = (_times(amount, number) for number in pods)
-                yield Demand(workload, pod, queue, name, False, maximum, requested)
+                numbers = (_times(amount, number) for number in pods)
+                yield Demand(workload, pod, queue, name, False, *numbers)
             claimed = list(claimed_devices(stack, pod, accelerators))
             for shared, name, amount in claimed:
                 if not shared or shared not in counted:
-                    each = (Decimal(1), Decimal(1)) if shared else pods
-                    maximum, requested = (_times(amount, number) for number in each)
-                    yield Demand(workload, pod, queue, name, True, maximum, requested)
+                    numbers = (_times(amount, Decimal(1) if shared else each) for each in pods)
+                    yield Demand(workload, pod, queue, name, True, *numbers)
             # Added after the loop, because a claim may have several requests, which all count.
             counted |= {shared for shared, _, _ in claimed}
 
@@ -113,20 +115,17 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
     )
 
 
-def _running_pods(stack: Stack, pod: Pod, number: Decimal | None) -> Decimal:
-    """Return the number of pods that run for a pod specification with `number` replicas.
+def _pods_by_run(stack: Stack, pod: Pod, number: Decimal | None) -> list[Decimal]:
+    """Return the number of pods of each object that runs a specification with `number` replicas.
 
     Each object that refers to a Kubeflow runtime starts its own pods: `number` pods for a CPU task,
-    otherwise one pod per node.
+    otherwise one pod per node. Each JobFlow that names a JobTemplate starts `number` pods.
     """
-    resource = pod.resource
-    jobs = stack.runs_of(resource)
-    if not jobs:
-        return _or_one(number)
-    if is_cpu_task(pod, _TASKS):
-        return _or_one(number) * len(jobs)
+    jobs = stack.runs_of(pod.resource)
+    if not jobs or is_cpu_task(pod, _TASKS):
+        return [_or_one(number)] * max(len(jobs), 1)
     runs = [(job, job.record.runs) for job in jobs if job.record is not None]
-    return sum((_node_count(stack, job, run, number) for job, run in runs if run), Decimal(0))
+    return [_node_count(stack, job, run, number) for job, run in runs if run]
 
 
 def _node_count(

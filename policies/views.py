@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import islice
 from typing import Any, Literal
 
+from kube.workloads.record import steps
 from policies.controllers import Workload, find_workloads
 from policies.embedded import embedded
 from policies.resources import Resource
 from policies.scaling import Scalings
+from policies.values import nodes_at
 
 Scope = Literal["pod", "workload", "resource", "release", "stack"]
 
@@ -107,23 +110,28 @@ class Stack:
     def _runs(self) -> dict[int, list[Resource]]:
         runs: dict[int, list[Resource]] = defaultdict(list)
         for resource in self.resources:
-            if (runtime := self.runtime_of(resource)) is not None:
+            for runtime in self._runtimes_of(resource):
                 runs[id(runtime)].append(resource)
         return runs
 
     def runs_of(self, runtime: Resource) -> list[Resource]:
-        """Return the objects, such as TrainJobs, that run the pods of `runtime`."""
+        """Return the objects, such as TrainJobs and JobFlows, that run the pods of `runtime`."""
         return self._runs.get(id(runtime), [])
 
     def runtime_of(self, resource: Resource) -> Resource | None:
         """Return the runtime that defines an object's pods, if the stack declares the runtime."""
+        return next(self._runtimes_of(resource), None)
+
+    def _runtimes_of(self, resource: Resource) -> Iterator[Resource]:
+        """Yield the declared objects that define an object's pods, one for each name."""
         run = resource.record.runs if resource.record is not None else None
         if run is None:
-            return None
+            return
         kind = resource.root.at(run.kind).text or run.kind_default
-        name = resource.root.at(run.name).text or ""
-        runtimes = (item for item in self.of_kind(resource.group, kind) if item.name == name)
-        return next((item for item in runtimes if _may_reference(resource, item)), None)
+        names = dict.fromkeys(node.text for node in nodes_at(resource.root, steps(run.name)))
+        for name in names:
+            runtimes = (item for item in self.of_kind(resource.group, kind) if item.name == name)
+            yield from islice((item for item in runtimes if _may_reference(resource, item)), 1)
 
     def of_kind(self, group: str, *kinds: str) -> Iterator[Resource]:
         """Return the objects of the given kinds in an API group."""

@@ -120,19 +120,19 @@ DEFAULT_ROLLOUT: Final = Rollout(surge="25%", unavailable="25%")
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeReference:
-    """Reference to another object that defines the pods, such as a TrainJob's runtime."""
+    """Reference to other objects that define the pods, such as a TrainJob's runtime."""
 
     __pydantic_config__: ClassVar = STRICT
 
-    kind: str
+    kind: str = ""
     """Path of the other object's kind."""
     name: str
-    """Path of the other object's name."""
+    """Path of the other object's name; it may contain `*`."""
     kind_default: str
     """Kind of the other object if the reference does not specify a kind."""
-    nodes: str
+    nodes: str = ""
     """Path of the number of nodes."""
-    nodes_default: str
+    nodes_default: str = ""
     """Path, in the other object, of the default number of nodes."""
 
 

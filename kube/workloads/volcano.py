@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from kube.names import BATCH_GROUP, FLOW_GROUP, SWEEP_PARALLEL_ANNOTATION
-from kube.workloads.control import ClaimTemplates, Job
+from kube.workloads.control import ClaimTemplates, Job, RuntimeReference
 from kube.workloads.kubernetes import BATCH_ROLES, CONCURRENCY, NOT_RUN
 from kube.workloads.record import Count, Pods, WorkloadKind
 
@@ -72,8 +72,8 @@ KINDS: Final = [
         always=True,
         job=_volcano_job(_HYPER_JOB),
     ),
-    # A JobFlow creates one Volcano Job from each template. A sweep creates several Jobs from one
-    # template and runs them at the same time.
+    # Each JobFlow creates one Volcano Job from each template that it names. A sweep creates several
+    # Jobs from one template and runs them at the same time.
     WorkloadKind(
         group=FLOW_GROUP,
         kind="JobTemplate",
@@ -85,6 +85,7 @@ KINDS: Final = [
     WorkloadKind(
         group=FLOW_GROUP,
         kind="JobFlow",
+        runs=RuntimeReference(name="spec.flows.*.name", kind_default="JobTemplate"),
         pods=(
             _tasks(_PATCH, partial=True),
             Pods(

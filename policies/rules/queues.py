@@ -133,7 +133,7 @@ def _larger_than_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]
     needed: dict[tuple[Workload, Resource, str], list[Decimal]] = defaultdict(list)
     for demand in demanded_gpus(stack, config.accelerators):
         for queue in _queues(stack, demand, config):
-            needed[demand.workload, queue, demand.resource].append(demand.requested)
+            needed[demand.workload, queue, demand.resource].append(demand.largest)
     for (workload, queue, name), numbers in needed.items():
         if not training_pods(workload, config):
             continue

@@ -185,3 +185,14 @@ def test_train_job_of_a_runtime_with_a_volcano_queue_needs_no_label() -> None:
 def test_runtime_without_kueue_must_name_its_volcano_queue() -> None:
     stack = runtime_and_train_job({})
     assert evaluate_rule("training-queue-named", *stack, config={"queueSystems": ["volcano"]})
+
+
+def test_train_jobs_of_one_runtime_are_compared_with_the_quota_separately() -> None:
+    runtime, train_job = runtime_and_train_job({"scheduling.volcano.sh/queue-name": "research"})
+    runtime = changed(runtime, (f"{RUNTIME_POD}/{EIGHT[0][0].removeprefix('spec/template/')}", 8))
+    jobs = [changed(train_job, ("metadata/name", name)) for name in ("x", "y")]
+    queue = changed(manifests.queue(), ("spec/capability", {RESOURCE: 8}))
+    assert evaluate_rule(RULE, runtime, *jobs, queue) == []
+    larger = changed(jobs[0], ("spec/trainer/numNodes", 2))
+    (message,) = evaluate_rule(RULE, runtime, larger, jobs[1], queue)
+    assert "16 nvidia.com/gpu in one workload" in message

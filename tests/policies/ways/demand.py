@@ -289,6 +289,20 @@ WAYS = [
         ("2/spec/trainer/numNodes", REMOVED),
     ),
     over_budget(
+        "a second JobFlow with the same JobTemplate",
+        "volcano_job_flow",
+        16,
+        (
+            "3",
+            {
+                "apiVersion": "flow.volcano.sh/v1alpha1",
+                "kind": "JobFlow",
+                "metadata": {"name": "second", "namespace": "team"},
+                "spec": {"flows": [{"name": "train"}]},
+            },
+        ),
+    ),
+    over_budget(
         "concurrent Jobs of a CronJob",
         "volcano_cron_job",
         16,

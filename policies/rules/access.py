@@ -69,6 +69,11 @@ change its own team's quota.
 Nodes, ResourceSlices and CSIDrivers are not included, because autoscalers, feature discovery and
 drivers write them in every cluster.
 """
+_LABEL_VERBS: Final = ("patch", "update")
+"""Verbs that can change the Pod Security labels of namespaces.
+
+A Role can grant them for its own namespace, even if the rule lists names.
+"""
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
 _READING_VERBS: Final = (*_READ_VERBS, "patch", "deletecollection", "*")
@@ -291,6 +296,8 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
             yield Violation(verb, "only the verbs that are needed")
         elif verb.value in _ESCALATING_VERBS:
             yield Violation(verb, "nothing: it grants the permissions of other users")
+        elif verb.value in _LABEL_VERBS and _covers_namespaces(rule):
+            yield Violation(verb, "nothing: it can change the Pod Security labels of namespaces")
         elif controls and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         elif in_view and verb.value not in _READ_VERBS:
@@ -320,6 +327,12 @@ def _controls(rule: Node) -> bool:
         bool(item.value == "*" and controlling) or _grants(item, controlling)
         for item in rule["resources"].items()
     )
+
+
+def _covers_namespaces(rule: Node) -> bool:
+    groups = {item.value for item in rule["apiGroups"].items()}
+    resources = (item.value for item in rule["resources"].items())
+    return not groups.isdisjoint(("", "*")) and "namespaces" in resources
 
 
 def _grants(resource: Node, forbidden: Sequence[str]) -> bool:

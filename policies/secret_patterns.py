@@ -87,13 +87,16 @@ VALUE: Final = re.compile(
     r"(([^/\s:@$]|\$[A-Z0-9_]*[^A-Z0-9_/\s:@])[^/\s:@]*[^/\s:@)}>]"
     r"|(\$[A-Za-z0-9_]*)?[^A-Za-z0-9_/\s:@)}>]|[A-Za-z0-9_])@"
 )
+_VARIABLE: Final = (
+    "[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_(TOKEN|PASS|PWD))"
+)
 ARGUMENT: Final = re.compile(
     r"((--([a-z0-9]+[_-])*(password|passwd|passphrase|api[_-]?key|(access|secret)[_-]key"
     r"|client[_-]secret)"
     r"|--((auth|api|access|bearer|hf|hub|github|registration|wandb)[_-])?token)(=|\s+)"
     r"|\bsshpass[ \t]+-p[ \t]?|\baws_secret_access_key[ \t]+"
     r"|\bcurl\b[^|;&]{0,500}\s(-u|--user)[= ]?[\"']?[^\s:$]+:"
-    r"|\b[A-Z0-9_]*(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN)=)"
+    rf"|\b{_VARIABLE}=)"
     r"[\"']?[^\s\"'`$<({;|&/\[-][^\s\"';|&]{3,}"
     # Overrides such as `+db.password=a-b-c`, but not variables, calls and attributes in code.
     r"|(^|[\s=.+_-])(?i:passw(or)?d|(api|secret|access)_?key"
@@ -139,9 +142,8 @@ _SETTING_KEYS: Final = (
     rf"([\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*[:=]{_EXPRESSION}"
     rf"|[a-z0-9_.-]*passw(or)?d[ \t]*(:|={_EXPRESSION}))",
     r"[\"'][a-z0-9_.-]*passw(or)?d[\"'][ \t]*:(?=[ \t]*[\"'])",
-    rf"(^|(?<!\$)[{{,]|{_DEFAULT})[ \t]*(-[ \t]+)?[\"']?(?-i:[A-Z0-9_]*"
-    r"(PASSW(OR)?D|PASSPHRASE|SECRET|API_KEY|ACCESS_KEY|PRIVATE_KEY|_TOKEN))[\"']?[ \t]*:"
-    rf"{_EXPRESSION}",
+    rf"(^|(?<!\$)[{{,]|{_DEFAULT})[ \t]*(-[ \t]+)?[\"']?(?-i:{_VARIABLE})"
+    rf"[\"']?[ \t]*:{_EXPRESSION}",
     r"^[ \t]*(requirepass|masterauth)(?=[ \t])",
     r"^[ \t]*(machine[ \t]+\S{1,253}|default)\s+login\s+\S{1,253}\s+password(?=[ \t])",
     r"\b(alter|create)[ \t]+(user|role)\b[^;]{0,200}\bpassword[ \t]*e?(?=')",
@@ -159,8 +161,11 @@ OPAQUE: Final = re.compile(
     r"|client_?secret|(auth|api|access|refresh|private)_?token)[\"']?[ \t]*[:=][ \t]*[\"']?"
     r"(?=[a-z+/]*[0-9])(?=[0-9+/]*[a-z])[a-z0-9+/]{24,}={0,2}[\"']?[ \t\r]*([,;}\])#]|$)"
     r"|\"username\"\s*:\s*\"[^\"]+\"\s*,\s*\"key\"\s*:\s*\"[0-9a-f]{32}\""
+    r"|^(?![0-9]+:)[^\s:#]{1,253}:([0-9]{3,5}|\*)(:[^\s:]{1,63}){2}:"
+    r"[^\s:$<{(/%][^\s:]{3,}[ \t\r]*$"
 )
-"""Settings such as `api_key` with a value of letters and digits, and Kaggle's file `kaggle.json`.
+"""Settings such as `api_key` with a value of letters and digits, Kaggle's file `kaggle.json`, and
+lines of PostgreSQL's file `.pgpass` (`host:port:database:user:password`).
 
 Values with hyphens do not match, because they are usually names of Secrets.
 """

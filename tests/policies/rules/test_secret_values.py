@@ -225,6 +225,10 @@ SECRETS_IN_OTHER_OBJECTS = [
             "export HF_TOKEN=${HF_TOKEN:-hunter22}",
             "${API_KEY:=hunter22}",
             "${A}{HF_TOKEN: hunter22}",
+            "export SMTP_PASS=hunter22",
+            "SMTP_PWD: hunter22",
+            "# host:port:database:user:password\ndb:5432:app:me:hunter22",
+            "*:*:*:me:hunter22",
         )
     ),
     manifest("v1", "ConfigMap", data={"redis.conf": "requirepass hunter22"}),
@@ -312,6 +316,9 @@ REFERENCES_TO_SECRETS = [
             "password: os.environ/DB_PASSWORD",
             "password: vault:kv/data/db#password",
             "password: ref+vault://kv/db/password",
+            "SMTP_PASS=\nSMTP_PWD=${SMTP_PWD}\nDB_PASS=/run/secrets/password",
+            "db:5432:app:me:\ndb:5432:app:me:${PASSWORD}\ndb:5432:app:me:/run/password",
+            "root:*:0:0:System:/root:/bin/sh\n127.0.0.1:5432:5432",
         )
     ),
     *(

@@ -246,7 +246,8 @@ class WorkloadKind:
     remote: tuple[str, ...] = ()
     """Paths of the source from which a controller fetches definitions of pods.
 
-    The source `cluster` means that they are in the cluster.
+    The source `cluster` means that they are in the cluster. A field `values` next to another source
+    contains the values of a chart.
     """
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

@@ -54,6 +54,7 @@ EMBEDDING_KINDS: Final = [
         group="fleet.cattle.io",
         kind="Bundle",
         texts=("spec.resources.*.content",),
+        remote=("spec.helm.chart",),
         opaque=("spec.resources.*.encoding",),
     ),
 ]

@@ -238,6 +238,9 @@ def _readable_paths(
     other = (*record.patterns, *record.opaque, *(claims.at for claims in record.claims))
     for path in (*embedded, *other):
         complete |= {node.steps for node in nodes_at(resource.root, steps(path))}
+    for path in record.remote:
+        sources = (node for node in nodes_at(resource.root, steps(path)) if node.text)
+        complete |= {(*node.steps[:-1], "values") for node in sources}
     for path in record.texts:
         if path.endswith(".*"):
             partial |= {node.steps for node in nodes_at(resource.root, steps(path)[:-1])}

@@ -20,6 +20,7 @@ RELEASE = {
     "values": {"custom": {"containers": [{"securityContext": {"privileged": True}}]}},
 }
 HOST = {"hostNetwork": True, "containers": [{"name": "a", "image": "registry.example.com/a:1"}]}
+VALUES = {"image": {"repository": "registry.example.com/a", "tag": "1"}}
 
 
 def violation_texts(pulumi_type: str, properties: Any) -> list[str]:
@@ -156,10 +157,22 @@ def test_tasks_from_outside_the_cluster_are_reported(
     assert bool(violation_texts(f"kubernetes:tekton.dev/v1:{kind}", manifest)) is reported
 
 
+def test_charts_of_fleet_bundles_are_reported() -> None:
+    bundle = {
+        "apiVersion": "fleet.cattle.io/v1alpha1",
+        "kind": "Bundle",
+        "metadata": {"name": "web", "namespace": "fleet-default"},
+        "spec": {"helm": {"chart": "web", "values": VALUES}},
+    }
+    (message,) = evaluate_rule("helm-release-judged", bundle)
+    assert "it runs definitions from outside the cluster" in message
+    assert evaluate_rule("kind-known", bundle) == []
+
+
 @pytest.mark.parametrize(
     ("properties", "reporting"),
     [
-        ({"repoType": "helm", "url": "https://example.com", "chart": "a"}, "helm-release-judged"),
+        ({"url": "https://example.com", "values": VALUES}, "helm-release-judged"),
         ({"objects": [{"apiVersion": "v1", "kind": "Pod", "spec": HOST}]}, "no-host-namespaces"),
         ({"image": "registry.example.com/a:1"}, "kind-known"),
     ],

@@ -17,7 +17,7 @@ from infra.pods import GpuNodes
 from infra.serving.runtimes import Runtime
 from infra.settings import StackSettings
 from infra.settings.monitoring import RELEASE, MonitoringSettings
-from kube.names import WORKLOAD_LABEL
+from kube.names import MONITORING_GROUP, WORKLOAD_LABEL
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,7 +130,7 @@ def targets(args: MonitoringArgs) -> list[scraping.Target]:
 
 def _prometheus_rule(args: MonitoringArgs) -> Manifest:
     return {
-        "apiVersion": "monitoring.coreos.com/v1",
+        "apiVersion": f"{MONITORING_GROUP}/v1",
         "kind": "PrometheusRule",
         "metadata": _metadata(args, "gpu-platform"),
         "spec": {"groups": _groups(args)},

@@ -59,6 +59,10 @@ GATEWAY_GROUP: Final = "gateway.networking.k8s.io"
 SYSTEM_PRIORITY_CLASSES: Final = ("system-cluster-critical", "system-node-critical")
 """PriorityClasses that exist in every cluster."""
 
+KEDA_GROUP: Final = "keda.sh"
+MONITORING_GROUP: Final = "monitoring.coreos.com"
+"""API group of the Prometheus operator."""
+
 LEADER_WORKER_SET_GROUP: Final = "leaderworkerset.x-k8s.io"
 """API group of LeaderWorkerSets, whose replicas each have several pods."""
 

@@ -19,7 +19,9 @@ from kube.kinds import KINDS
 from kube.names import (
     BATCH_GROUP,
     GATEWAY_GROUP,
+    KEDA_GROUP,
     LEADER_WORKER_SET_GROUP,
+    MONITORING_GROUP,
     SCHEDULING_GROUP,
 )
 
@@ -27,6 +29,8 @@ _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
 """Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
 
+_MONITORS: Final = {"podmonitors": "training", "prometheusrules": "gpu-platform"}
+"""Maps resources of the Prometheus operator to the name of an object that the stack creates."""
 _LEADER_WORKER_SETS: Final = (LEADER_WORKER_SET_GROUP, "leaderworkersets")
 
 Attributes = Mapping[str, str]
@@ -115,6 +119,9 @@ def _objects(configuration: dict[str, Any]) -> Iterator[tuple[str, str, str, boo
         yield group, plural, name, True
     for plural, name in _routes(configuration).items():
         yield GATEWAY_GROUP, plural, name, True
+    if section(configuration, "monitoring").get("prometheus") == "operator":
+        for plural, name in _MONITORS.items():
+            yield MONITORING_GROUP, plural, name, True
     jobs = _mappings(section(configuration, "training").get("jobs")).values()
     kinds = {str(job.get("kind", "volcano")) for job in jobs}
     for kind in sorted(KINDS.keys() & kinds):
@@ -127,17 +134,22 @@ def _external_kinds(configuration: dict[str, Any]) -> set[str]:
     provided = {"", "apps", "batch"}
     if section(configuration, "volcano").get("install", True):
         provided |= {SCHEDULING_GROUP, BATCH_GROUP}
+    monitoring = _mappings(section(configuration, "monitoring"))
+    if monitoring.get("kube_prometheus_stack", {}).get("install", False):
+        provided.add(MONITORING_GROUP)
     objects = _objects(configuration)
     return {f"{plural}.{group}" for group, plural, *_ in objects if group not in provided}
 
 
 def _services(configuration: dict[str, Any]) -> dict[tuple[str, str], str]:
-    """Map each workload type (group, resource) of inference services to the name of one service."""
+    """Map the resources (group, plural) of inference services to the name of one service each."""
     services = _mappings(section(configuration, "inference").get("services"))
     found: dict[tuple[str, str], str] = {}
     for name, service in services.items():
         grouped = _mappings(service).get("server", {}).get("nnodes", 1) != 1
         found.setdefault(_LEADER_WORKER_SETS if grouped else ("apps", "deployments"), name)
+        if "keda" in _mappings(_mappings(service).get("autoscaling")):
+            found.setdefault((KEDA_GROUP, "scaledobjects"), name)
     return found
 
 

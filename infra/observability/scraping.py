@@ -7,6 +7,7 @@ from typing import Any, Final
 from infra.manifests import PULL_SECRET, Manifest, overlay
 from infra.settings.monitoring import GrafanaSettings, KubePrometheusStackSettings
 from kube.names import (
+    MONITORING_GROUP,
     PATH_ANNOTATION,
     PORT_ANNOTATION,
     QUEUE_ANNOTATION,
@@ -137,7 +138,7 @@ def monitor(target: Target, metadata: Manifest, interval_seconds: int) -> Manife
         else ("PodMonitor", "podMetricsEndpoints")
     )
     return {
-        "apiVersion": "monitoring.coreos.com/v1",
+        "apiVersion": f"{MONITORING_GROUP}/v1",
         "kind": kind,
         "metadata": metadata,
         "spec": {

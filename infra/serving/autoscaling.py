@@ -6,6 +6,7 @@ from infra.manifests import NOT_AWAITED, Manifest
 from infra.serving.description import InferenceServiceArgs, metadata
 from infra.serving.runtimes.runtime import IN_FLIGHT
 from infra.settings.inference import AutoscalingSettings, KedaSettings
+from kube.names import KEDA_GROUP
 
 LAST_MINUTE: Final = "[1m:5s]"
 """Subquery for averages over one minute. With instantaneous values, the number of replicas would
@@ -53,7 +54,7 @@ def _scaled_object(
     args: InferenceServiceArgs, scaling: AutoscalingSettings, keda: KedaSettings
 ) -> Manifest:
     return {
-        "apiVersion": "keda.sh/v1alpha1",
+        "apiVersion": f"{KEDA_GROUP}/v1alpha1",
         "kind": "ScaledObject",
         "metadata": metadata(args, args.stable),
         "spec": {

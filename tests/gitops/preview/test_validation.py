@@ -81,6 +81,22 @@ def test_routes_require_the_gateway_api(stack: Stack) -> None:
     assert f"the cluster lacks `grpcroutes.{gateway_api}`, `httproutes.{gateway_api}`." in missing
 
 
+def test_autoscaling_and_monitoring_require_their_operators(stack: Stack) -> None:
+    config = (
+        "config: {gpu-platform:inference: {services: {a: {autoscaling: {max: 2}}, "
+        "b: {autoscaling: {keda: {prometheus: 'http://prometheus:9090'}}}}}, "
+        "gpu-platform:monitoring: {prometheus: operator, kube_prometheus_stack: {install: %s}}}"
+    )
+    stack.file.write_text(config % "false")
+    kubectl(stack.project, answers(*[True] * CHECKED_RIGHTS))
+    (missing,) = probe(stack)
+    monitoring = [f"`{kind}.monitoring.coreos.com`" for kind in ("podmonitors", "prometheusrules")]
+    assert f"the cluster lacks {', '.join(monitoring)}, `scaledobjects.keda.sh`." in missing
+    stack.file.write_text(config % "true")
+    (missing,) = probe(stack)
+    assert "the cluster lacks `scaledobjects.keda.sh`." in missing
+
+
 def test_missing_right_is_reported(stack: Stack) -> None:
     kubectl(stack.project, answers(True, True, True, False, *[True] * (CHECKED_RIGHTS - 4)))
     (notice,) = probe(stack)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from gitops.errors import GitopsError
-from gpu_platform.runs.sweeps import check_summary
+from gpu_platform.runs.sweeps import check_summary, missing_value
 
 _MIN_TRIALS: Final = 2
 _FIGURE_SIZE: Final = (9, 4)
@@ -27,7 +27,11 @@ def page(sweeps: Mapping[str, Mapping[str, Any]]) -> str:
             summary.
     """
     shown = {
-        key: {**summary, "plots": dict(_plots(key, summary))}
+        key: {
+            **summary,
+            "plots": dict(_plots(key, summary)),
+            "missing_value": missing_value(summary),
+        }
         for key, summary in sorted(sweeps.items())
         if summary
     }

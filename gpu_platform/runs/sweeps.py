@@ -46,6 +46,8 @@ def sweep_lines(sweeps: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
             yield f"  {winner} won; services with `sweep: {key}` serve it"
         if problem := rejection(summary):
             yield f"  {problem}"
+        if problem := missing_value(summary):
+            yield f"  {problem}"
         yield from _table(summary)
 
 
@@ -53,6 +55,17 @@ def rejection(summary: Mapping[str, Any]) -> str:
     """Return the API server's error if it rejects the sweep's trials, otherwise an empty string."""
     problem = summary.get("problem")
     return f"rejected by the API server: {problem}" if problem else ""
+
+
+def missing_value(summary: Mapping[str, Any]) -> str:
+    """Return a message if the export of a succeeded trial lacks the metric, otherwise ""."""
+    trials = (each for each in summary["trials"] if each["phase"] == "succeeded")
+    if (trial := next((each for each in trials if each["value"] is None), None)) is None:
+        return ""
+    return (
+        f"{trial['run']} succeeded, but its export has no finite value of "
+        f"{summary['objective']['metric']}, so it cannot win: check `objective.metric`"
+    )
 
 
 def _cost(summary: Mapping[str, Any]) -> str:

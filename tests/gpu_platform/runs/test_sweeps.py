@@ -49,6 +49,15 @@ def test_rejection_by_the_api_server_is_shown() -> None:
     assert lines[1] == "  rejected by the API server: policy gpu-limit-present"
 
 
+def test_succeeded_trials_without_the_metric_are_shown() -> None:
+    trial = {**summary()["trials"][0], "value": None}
+    lines = [*sweep_lines({"digits": summary(trials=[trial], chosen=1)})]
+    assert lines[1] == (
+        "  digits-1a2b3c4d succeeded, but its export has no finite value of held_out_loss, so it "
+        "cannot win: check `objective.metric`"
+    )
+
+
 def test_spent_money_is_shown_for_a_monetary_budget() -> None:
     cost = {"amount": 3.6, "currency": "USD"}
     head, *_ = sweep_lines({"digits": summary(cost=cost, maximum_cost=100.0)})

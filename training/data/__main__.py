@@ -1,6 +1,7 @@
 """`python -m training.data`: prepare, check and validate data sets for training."""
 
 import argparse
+import signal
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -356,4 +357,6 @@ def _add_common(parser: argparse.ArgumentParser, held_out_help: str) -> None:
 
 
 if __name__ == "__main__":
+    # PID 1 of a container ignores SIGTERM by default.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main(sys.argv[1:]))

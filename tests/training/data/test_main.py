@@ -163,7 +163,9 @@ def test_target_that_cannot_be_written_is_reported_as_a_failure(
     assert "file/shards cannot be written: [Errno 20]" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
+)
 def test_preparation_can_be_repeated_after_the_process_was_interrupted(
     number: signal.Signals, code: int, tmp_path: Path
 ) -> None:

@@ -31,22 +31,22 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
     except ValidationError as error:
         names = set(_keys(values))
         raise invalid_properties(
-            (
-                dotted(_schema_location(model, detail["loc"])[len(within) :]),
-                _in_camel_case(rule(detail), names),
-            )
+            (_property(model, detail["loc"], len(within)), _in_camel_case(rule(detail), names))
             for detail in error.errors(include_url=False)
         ) from None
 
 
 def invalid_properties(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
-    """Return an error that lists the key and reason of each rejected value."""
+    """Return an error that lists the key and reason of each rejected value.
+
+    The key is empty if the reason concerns several arguments.
+    """
+    found = list(problems)
     details: list[InputPropertyErrorDetails] = [
-        # A problem without a key concerns the resource's name, which is part of object names.
-        {"property_path": path or "name", "reason": reason}
-        for path, reason in problems
+        {"property_path": path, "reason": reason} for path, reason in found if path
     ]
-    return InputPropertiesError("the arguments are not valid", details)
+    combined = "; ".join(f"it {reason}" for path, reason in found if not path)
+    return InputPropertiesError(combined or "the arguments are not valid", details)
 
 
 def with_integers(value: Any) -> Any:
@@ -58,6 +58,12 @@ def with_integers(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [with_integers(item) for item in value]
     return value
+
+
+def _property(model: type[BaseModel], location: Sequence[str | int], within: int) -> str:
+    """Return the path of an argument, or `name` for the resource's name, part of object names."""
+    path = dotted(_schema_location(model, location)[within:])
+    return path or ("name" if location[-1] == "[key]" else "")
 
 
 def _schema_location(model: type[BaseModel], location: Sequence[str | int]) -> list[str | int]:

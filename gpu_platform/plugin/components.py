@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, TypedDict, TypeVar
 
 import pulumi
+from pulumi.errors import InputPropertiesError
 
 from gpu_platform.platform_stack import Platform, Problem, pinning_problems
 from gpu_platform.plugin.checking import invalid_properties, validate, with_integers
@@ -59,7 +60,11 @@ class Deferred(Component):
 
         async def create(values: Values) -> Built:
             self.wait_for(await known.resources())
-            return await build(values)
+            try:
+                return await build(values)
+            except pulumi.RunError as error:
+                # Pulumi would print the class of this error.
+                raise InputPropertiesError(str(error), []) from None
 
         # Output.apply accepts coroutine functions, although its annotation does not.
         built: pulumi.Output[Built] = known.apply(create)

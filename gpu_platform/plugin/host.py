@@ -6,6 +6,7 @@ import sys
 from typing import Any, Final
 
 import pulumi
+from pulumi.errors import InputPropertiesError
 from pulumi.output import contains_unknowns
 from pulumi.provider import main
 from pulumi.provider.experimental.analyzer import ComponentDefinition
@@ -53,8 +54,8 @@ class Provider(ComponentProvider):
     def map_inputs(self, inputs: Any, component_def: ComponentDefinition) -> Any:
         """Return an output that contains the arguments under their Python names.
 
-        The output raises RunError if an argument contains a secret, because the manifests would
-        contain the secret in plain text.
+        The output raises InputPropertiesError if an argument contains a secret, because the
+        manifests would contain the secret in plain text.
         """
         map_names = super().map_inputs
         output = pulumi.Output.from_input(inputs)
@@ -70,20 +71,21 @@ class Provider(ComponentProvider):
         )
         return secret.apply(
             lambda is_secret: (
-                _reject_secrets(component_def.name, inputs)
+                _reject_secrets(inputs)
                 if is_secret
                 else output.apply(map_known, run_with_unknowns=True)
             )
         )
 
 
-async def _reject_secrets(component: str, inputs: Any) -> None:
+async def _reject_secrets(inputs: Any) -> None:
     named = inputs.items() if isinstance(inputs, dict) else ()
     keys = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
-    raise pulumi.RunError(
-        f"{', '.join(sorted(keys)) or 'An argument'} of this {component} contains a secret, which "
-        "the stack's state would store in plain text: create a Kubernetes Secret, and name it in "
-        "envFrom or volumes."
+    # Pulumi prints the value of an argument that the error's details name.
+    raise InputPropertiesError(
+        f"{', '.join(sorted(keys)) or 'an argument'} contains a secret, which the stack's state "
+        "would store in plain text: create a Kubernetes Secret, and name it in envFrom or volumes",
+        [],
     )
 
 

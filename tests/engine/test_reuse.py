@@ -238,7 +238,7 @@ def test_secret_argument_of_the_plugin_is_not_written_to_any_file(
     assert program.run(*set_secret, "correct-horse").status == 0
     for outcome in (program.preview("--diff"), program.up()):
         assert outcome.status != 0
-        assert "env of this TrainingJob contains a secret" in outcome.text
+        assert "resource 'digits' has a problem: env contains a secret" in outcome.text
         assert "correct-horse" not in outcome.text
     stored = [f for place in (program.folder, program.backend) for f in place.rglob("*")]
     assert any("history" in f.parts for f in stored if f.is_file())
@@ -315,6 +315,11 @@ def test_documented_program_works_and_reports_the_documented_errors(
     for line in shown.splitlines():
         assert line.strip() in outcome.text
     assert "Traceback" not in outcome.text
+
+    job["platform"] = f"organization/{document['name']}/{team.stack}"
+    (team.folder / "Pulumi.yaml").write_text(yaml.safe_dump(document))
+    message = f"has a problem: Stack '{job['platform']}' cannot be used as a platform"
+    assert message in team.preview().text
 
 
 def test_the_pack_accepts_a_teams_program_with_its_configuration(

@@ -21,8 +21,7 @@ from policies.inputs import (
     read_configuration,
     read_manifests,
 )
-from policies.interchange import junit, openreports, sarif
-from policies.reports import FAIL_ON, Report, as_json, github, human
+from policies.reports import FAIL_ON, Report, as_json, github, human, junit, openreports, sarif
 from policies.rule import ConfigurationError
 
 _CLEAN, _VIOLATED, _UNUSABLE = 0, 1, 2

@@ -1,4 +1,4 @@
-"""Reports of findings as text, JSON and GitHub workflow annotations."""
+"""Reports of findings as text, JSON, GitHub annotations, SARIF, JUnit and OpenReports."""
 
 from __future__ import annotations
 
@@ -7,12 +7,15 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
+from urllib.parse import quote
+from xml.etree import ElementTree as ET
 
 from policies import exemptions
 from policies.configuration import DECLARED_RULES
 from policies.evaluation import Finding
-from policies.rule import Rule, Severity
+from policies.rule import Level, Rule, Severity
 
 TOOL = "gpu-platform-policies"
 LEVELS = ("mandatory", "advisory")
@@ -21,6 +24,15 @@ FAIL_ON = (*LEVELS, *(severity.value for severity in Severity))
 _RANKS = list(Severity)
 _COMMAND = str.maketrans({"%": "%25", "\r": "%0D", "\n": "%0A"})
 _PROPERTY = _COMMAND | str.maketrans({":": "%3A", ",": "%2C"})
+_SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
+# Code scanning services rank security findings by this score, from 0 to 10.
+_SCORES = {
+    Severity.LOW: "3.0",
+    Severity.MEDIUM: "5.5",
+    Severity.HIGH: "8.0",
+    Severity.CRITICAL: "9.5",
+}
+_NOT_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclass(frozen=True)
@@ -183,3 +195,180 @@ def github(report: Report) -> str:
 
 def _escape(text: str) -> str:
     return text.translate(_PROPERTY)
+
+
+def sarif(report: Report) -> str:
+    """Return a SARIF 2.1.0 log; findings without an object refer to line 1 of the first file."""
+    rules = [_sarif_rule(rule) for rule in report.reportable]
+    indexes = {rule["id"]: index for index, rule in enumerate(rules)}
+    driver = {"name": TOOL, "rules": rules}
+    run = {
+        "tool": {"driver": driver},
+        "columnKind": "unicodeCodePoints",
+        "invocations": [
+            {"executionSuccessful": True, "toolExecutionNotifications": _notifications(report)}
+        ],
+        "results": [_result(finding, report, indexes) for finding in report.findings]
+        + [_pass(rule, indexes) for rule in report.listed],
+    }
+    log = {"$schema": _SCHEMA, "version": "2.1.0", "runs": [run]}
+    return json.dumps(log, indent=2, ensure_ascii=False) + "\n"
+
+
+def _notifications(report: Report) -> list[dict[str, Any]]:
+    """Return a notification for each rule and document that was not evaluated."""
+    texts = [f"the rule {name} is disabled" for name in report.disabled]
+    texts += [f"not evaluated: {text}" for text in report.skipped_documents]
+    return [{"level": "note", "message": {"text": text}} for text in texts]
+
+
+def _sarif_rule(rule: Rule[Any]) -> dict[str, Any]:
+    tags = [rule.topic, *(str(control) for control in rule.controls)]
+    return {
+        "id": rule.name,
+        "shortDescription": {"text": rule.description},
+        "fullDescription": {"text": f"{rule.description} {rule.reason}"},
+        "help": {"text": rule.remediation},
+        **_help(rule.page),
+        "defaultConfiguration": {"level": "error" if rule.level is Level.MANDATORY else "warning"},
+        "properties": {"tags": tags, "security-severity": _SCORES[rule.severity]},
+    }
+
+
+def _help(page: str | None) -> dict[str, str]:
+    """Return the help link of a rule; SARIF accepts only absolute URIs."""
+    return {"helpUri": page} if page and "://" in page else {}
+
+
+def _result(finding: Finding, report: Report, indexes: dict[str, int]) -> dict[str, Any]:
+    source, line = position(finding) or (report.sources[0], 1)
+    location: dict[str, Any] = {
+        "physicalLocation": {
+            "artifactLocation": {"uri": _uri(source)},
+            "region": {"startLine": line},
+        }
+    }
+    if finding.resource is not None:
+        name = f"{finding.resource.address} {finding.field}".strip()
+        location["logicalLocations"] = [{"fullyQualifiedName": name, "kind": "object"}]
+    return {
+        "ruleId": finding.rule,
+        "ruleIndex": indexes[finding.rule],
+        "level": "error" if finding.mandatory else "warning",
+        "message": {"text": f"{finding.message}. {finding.remediation}"},
+        "locations": [location],
+    }
+
+
+def _pass(rule: Rule[Any], indexes: dict[str, int]) -> dict[str, Any]:
+    return {
+        "ruleId": rule.name,
+        "ruleIndex": indexes[rule.name],
+        "kind": "pass",
+        "level": "none",
+        "message": {"text": rule.description},
+    }
+
+
+def _uri(source: str) -> str:
+    """Return a relative path as a URI reference, or an absolute path as a file URI."""
+    path = Path(source)
+    return path.as_uri() if path.is_absolute() else quote(path.as_posix())
+
+
+def junit(report: Report) -> str:
+    """Return a JUnit test suite in which every rule is a test case.
+
+    Findings that fail the check are failures. All other findings are in the output of the test
+    case.
+    """
+    failed = {finding.rule for finding in report.findings if report.fails(finding)}
+    suite = ET.Element("testsuite", name=TOOL, failures=str(len(failed)))
+    for rule in report.reportable:
+        findings = [finding for finding in report.findings if finding.rule == rule.name]
+        case = ET.SubElement(suite, "testcase", classname=rule.topic, name=rule.name)
+        failing = [finding for finding in findings if report.fails(finding)]
+        if failing:
+            text = "\n".join(map(_line, failing))
+            failure = ET.SubElement(
+                case, "failure", message=_xml(rule.description), type="violation"
+            )
+            failure.text = _xml(f"{text}\n{rule.remediation}")
+        if others := [finding for finding in findings if not report.fails(finding)]:
+            ET.SubElement(case, "system-out").text = _xml("\n".join(map(_line, others)))
+    for name in report.disabled:
+        case = ET.SubElement(suite, "testcase", classname="disabled", name=name)
+        ET.SubElement(case, "skipped", message="disabled in the configuration")
+    suite.set("tests", str(len(suite)))
+    suite.set("skipped", str(len(report.disabled)))
+    suite.set("errors", "0")
+    ET.SubElement(suite, "system-out").text = _xml("\n".join(report.summary))
+    ET.indent(suite)
+    return ET.tostring(suite, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _line(finding: Finding) -> str:
+    location = "".join(f"{part}:" for part in position(finding) or ())
+    effect = f"{level(finding)} ({finding.severity.value})"
+    return f"{location} {effect}: {finding.message}".lstrip()
+
+
+def _xml(text: str) -> str:
+    """Replace characters that XML does not allow."""
+    return _NOT_XML.sub("\ufffd", text)
+
+
+def openreports(report: Report) -> str:
+    """Return a Report of openreports.io/v1alpha1 in JSON, for `kubectl apply`."""
+    results = [_openreports_result(finding, report.rule(finding)) for finding in report.findings]
+    results += [_openreports_fields(rule, "pass") for rule in report.passed]
+    results += [{"policy": name, "result": "skip", "scored": True} for name in report.disabled]
+    counts = dict.fromkeys(("pass", "fail", "warn", "error", "skip"), 0)
+    for result in results:
+        counts[result["result"]] += 1
+    document = {
+        "apiVersion": "openreports.io/v1alpha1",
+        "kind": "Report",
+        "metadata": {"name": TOOL},
+        "source": TOOL,
+        "summary": counts,
+        "results": results,
+    }
+    return json.dumps(document, indent=2, ensure_ascii=False) + "\n"
+
+
+def _openreports_fields(rule: Rule[Any], result: str) -> dict[str, Any]:
+    return {
+        "policy": rule.name,
+        "category": rule.topic,
+        "severity": rule.severity.value,
+        "result": result,
+        "scored": True,
+    }
+
+
+def _openreports_result(finding: Finding, rule: Rule[Any]) -> dict[str, Any]:
+    resource = finding.resource
+    file, line = position(finding) or ("", 0)
+    properties = {
+        "field": finding.field,
+        "file": file,
+        "line": str(line or ""),
+        "remediation": finding.remediation,
+        "references": "; ".join(str(control) for control in rule.controls),
+        "url": rule.page or "",
+    }
+    result = _openreports_fields(rule, "fail" if finding.mandatory else "warn") | {
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "properties": {key: text for key, text in properties.items() if text},
+    }
+    if resource is not None:
+        subject = {
+            "apiVersion": resource.api_version,
+            "kind": resource.kind,
+            "name": resource.name,
+            "namespace": resource.namespace,
+        }
+        result["resources"] = [{key: text for key, text in subject.items() if text}]
+    return result

@@ -1,6 +1,6 @@
 """Compatibility check of the installed policy SDK.
 
-`servicer`, `properties` and `pack` use or replace internals of pulumi-policy. With an unsupported
+`properties` and `pack` use or replace internals of pulumi-policy. With an unsupported
 version, rules could silently be skipped, so the pack refuses to start.
 """
 

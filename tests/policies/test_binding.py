@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 from pulumi_policy import Secret, StackValidationArgs
 
-from policies.binding import Binding
+from policies.binding import Binding, config_schema
 from policies.catalogue import RULES
-from policies.policy import config_schema
 from policies.rule import Level, Severity, pod_rule, resource_rule
 from policies.settings import NoConfig
 from tests.policies import manifests

@@ -15,8 +15,7 @@ from policies.configuration import configure
 from policies.documents import read
 from policies.evaluation import evaluate
 from policies.frameworks import FRAMEWORKS, Reference
-from policies.interchange import sarif
-from policies.reports import Report, as_json, human
+from policies.reports import Report, as_json, human, sarif
 from policies.rule import PAGE_VARIABLE
 from tools.generate import policies as page
 

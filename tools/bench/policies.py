@@ -41,7 +41,7 @@ from policies.admission import manifests
 from policies.binding import Binding
 from policies.catalogue import RULES
 from policies.configuration import configure
-from policies.servicer import install
+from policies.pack import install
 from tools.bench.outcome import Goal, conclude, print_line, ratios, spread
 from tools.bench.processes import timed
 from tools.bench.workloads import Manifest, pod, stack

@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from policies.binding import config_schema
 from policies.catalogue import RULES
 from policies.configuration import DECLARED_RULES
 from policies.exemptions import KEY
 from policies.frameworks import FRAMEWORKS, Reference
-from policies.policy import config_schema
 from policies.rule import Level, Rule, RuleConfig
 from policies.rules import simulated
 from policies.settings import RoleConfig

@@ -13,10 +13,10 @@ from infra.manifests import PULL_SECRET
 from infra.monitoring import Monitoring, MonitoringArgs
 from infra.node_health import NodeHealth, NodeHealthArgs
 from infra.outputs import SharedResources
-from infra.platform_description import PlatformDescription, PlatformDescriptionArgs
 from infra.serving.description import InferenceServiceArgs
 from infra.storage import Storage, StorageArgs
 from infra.sweep_controller import SweepController, sweep_args, sweeps
+from infra.team_access import PlatformDescription, PlatformDescriptionArgs
 from infra.tenancy import Tenancy, TenancyArgs
 from infra.training_job import TrainingJobs, training_jobs
 from infra.volcano import Volcano, VolcanoArgs

@@ -16,8 +16,8 @@ from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
 from infra.settings.inference import InferenceServiceSettings
 from infra.settings.problems import choice, rule
+from infra.settings.training import name_problem
 from infra.settings.training.job import TrainingJobSettings
-from infra.settings.training.settings import name_problem
 from infra.settings.types import LabelValue, PinnedImage, ServiceName
 from infra.settings.volumes import VolumeSettings
 from infra.training_run import TrainingJobArgs

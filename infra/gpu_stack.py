@@ -1,13 +1,13 @@
 """NVIDIA's device plugin or GPU Operator, and the RuntimeClass."""
 
 import hashlib
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Self
 
 import pulumi
 import yaml
 
-from infra import gpu_operator
 from infra.component import Component, chart_release
 from infra.configuration import RegistryLogin
 from infra.manifests import (
@@ -25,6 +25,12 @@ from infra.settings.cluster import GpuSettings
 
 PLUGIN: Final = "nvidia-device-plugin"
 _KUBELET_SOCKETS: Final = "/var/lib/kubelet/device-plugins"
+_CONFIG: Final = "gpu-platform-device-plugin"
+_CONTROL_PLANE: Final = {
+    "key": "node-role.kubernetes.io/control-plane",
+    "operator": "Exists",
+    "effect": "NoSchedule",
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,8 +71,8 @@ class GpuStack(Component):
         self.create_in_order(name, manifests(args))
         if args.gpu.provider == "gpu-operator":
             chart, login = args.gpu.operator, args.login
-            secrets = gpu_operator.pull_secrets(chart.values, login.serves) if login else {}
-            values = gpu_operator.chart_values(args.gpu, plugin_config(args.gpu))
+            secrets = pull_secrets(chart.values, login.serves) if login else {}
+            values = chart_values(args.gpu, plugin_config(args.gpu))
             chart_release(
                 self,
                 f"{name}-operator",
@@ -247,3 +253,52 @@ def _driver_mounts(gpu: GpuSettings) -> dict[str, tuple[str, str]]:
     if uses_cdi:
         mounts["cdi"] = ("/var/run/cdi", "/var/run/cdi")
     return mounts
+
+
+def chart_values(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest:
+    """Build the chart values from the settings; `operator.values` takes precedence.
+
+    `plugin_config` is the configuration of the device plugin.
+    """
+    operator = gpu.operator
+    tolerations = [toleration.manifest for toleration in gpu.tolerations]
+    values_from_settings: Manifest = {
+        "driver": compact({"enabled": operator.driver, "version": operator.driver_version}),
+        "toolkit": {"enabled": operator.toolkit},
+        "cdi": {"enabled": operator.cdi},
+        "mig": {"strategy": gpu.mig_strategy},
+        "devicePlugin": {"config": _config(gpu, plugin_config)},
+        "gfd": {"enabled": operator.gpu_feature_discovery},
+        "nfd": {"enabled": operator.node_feature_discovery},
+        # The stack configures scraping itself. The chart's ServiceMonitor would lack honorLabels,
+        # and would require the Prometheus operator.
+        "dcgmExporter": {"enabled": operator.dcgm_exporter, "serviceMonitor": {"enabled": False}},
+        "daemonsets": {"tolerations": tolerations},
+        "node-feature-discovery": {"worker": {"tolerations": [_CONTROL_PLANE, *tolerations]}},
+    }
+    return overlay(values_from_settings, operator.values)
+
+
+def pull_secrets(values: Mapping[str, Any], in_registry: Callable[[str], bool]) -> Manifest:
+    """Return the chart values that add the pull secret to components with images in the registry.
+
+    `in_registry` returns whether an image name, or a prefix of one, belongs to the registry.
+    """
+    found: Manifest = {}
+    for name, section in values.items():
+        if not isinstance(section, Mapping):
+            continue
+        if in_registry(str(section.get("repository"))):
+            found[name] = {"imagePullSecrets": [PULL_SECRET]}
+        image = section.get("image")
+        if isinstance(image, Mapping) and in_registry(str(image.get("repository"))):
+            # The subchart for Node Feature Discovery expects objects instead of names.
+            found[name] = {"imagePullSecrets": [{"name": PULL_SECRET}]}
+    return found
+
+
+def _config(gpu: GpuSettings, plugin_config: Mapping[str, Any]) -> Manifest:
+    if gpu.time_slicing is None:
+        return {"create": False}
+    text = yaml.safe_dump(dict(plugin_config), sort_keys=False)
+    return {"create": True, "name": _CONFIG, "default": "all", "data": {"all": text}}

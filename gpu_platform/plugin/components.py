@@ -32,7 +32,7 @@ from infra.settings.monitoring import MonitoringSettings, RecorderSettings
 from infra.settings.node_health import NodeHealthSettings
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.settings import TrainingSettings
+from infra.settings.training import TrainingSettings
 from infra.settings.volcano import VolcanoSettings
 from kube.accelerators import NVIDIA_GPU
 

@@ -21,8 +21,8 @@ from gpu_platform.platform_stack import Platform, PlatformError, list_available
 from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest, with_metadata
 from infra.settings.problems import describe, full_key
+from infra.settings.training import TrainingSettings
 from infra.settings.training.job import TrainingJobSettings
-from infra.settings.training.settings import TrainingSettings
 from infra.training_run import manifests, run_name
 from policies.evaluation import Finding, resource_of
 from policies.views import View

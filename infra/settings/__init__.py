@@ -13,7 +13,7 @@ from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import describe, full_key, unknown_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.settings import TrainingSettings
+from infra.settings.training import TrainingSettings
 from infra.settings.types import Settings
 from infra.settings.volcano import VolcanoSettings
 

@@ -11,8 +11,8 @@ from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import full_key, job_key
 from infra.settings.tenancy import TenancySettings
+from infra.settings.training import TrainingSettings
 from infra.settings.training.job import LauncherSettings, TrainingJobSettings
-from infra.settings.training.settings import TrainingSettings
 from kube.kinds import KINDS
 from kube.quantities import parse_quantity
 

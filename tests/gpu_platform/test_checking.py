@@ -6,7 +6,7 @@ import pytest
 from pulumi.errors import InputPropertiesError
 
 from gpu_platform.plugin.checking import validate
-from infra.settings.training.settings import TrainingSettings
+from infra.settings.training import TrainingSettings
 
 JOB: dict[str, Any] = {
     "queue": "research",

@@ -10,6 +10,7 @@ from infra.settings.training.job import TrainingJobSettings
 from kube.kinds import KINDS, JobKind
 from policies.pod_search import find_pods
 from policies.resources import Resource
+from tests.infra.examples import good, problems
 from tests.infra.jobs import job, mandatory_violations, objects, problems_of
 from tests.unicode import ALPHABET
 
@@ -85,6 +86,20 @@ NCCL = st.sampled_from(
 
 
 DEFAULT_GRACE = TrainingJobSettings.model_fields["grace_seconds"].default
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False)
+    | st.sampled_from(["", "1Gi", "0", "-1", "a", "A_b", "nvidia.com/gpu", "/..", "1e99", "🦊"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(["jobs", "kind", "a", "name", "nodes"]), inner, max_size=3
+        )
+    ),
+    max_leaves=6,
+)
 
 
 @cache
@@ -204,3 +219,25 @@ def test_changing_only_the_kind_works_or_reports_unsupported_settings(
         assert all("kind" in sentence or "TensorFlow" in sentence for sentence in found)
     else:
         assert mandatory_violations(changed) == []
+
+
+def paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
+    """Return the path of every value in a configuration."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key, item in value.items():
+            found += paths(item, (*path, key))
+    return found
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@given(path=st.sampled_from(paths(good())), value=JSON)
+def test_any_value_at_any_path_is_accepted_or_reported_as_a_problem(
+    path: tuple[str, ...], value: Any
+) -> None:
+    values = good()
+    node = values
+    for key in path[:-1]:
+        node = node[key]
+    node[path[-1]] = value
+    assert all(sentence.startswith("gpu-platform:") for sentence in problems(values))

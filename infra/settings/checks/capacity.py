@@ -17,8 +17,8 @@ from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import TenancySettings
+from infra.settings.training import TrainingSettings
 from infra.settings.training.job import LauncherSettings
-from infra.settings.training.settings import TrainingSettings
 from infra.settings.volcano import FIRST_WITH_FLOWS, FIRST_WITH_TOPOLOGY, VolcanoSettings
 from kube.accelerators import MIG_PREFIX, NVIDIA_GPU, SHARED_SUFFIX
 from kube.kinds import KINDS

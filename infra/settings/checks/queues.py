@@ -6,7 +6,7 @@ from decimal import Decimal
 from typing import Final
 
 from infra.settings.problems import choice, full_key, job_key
-from infra.settings.training.settings import TrainingSettings
+from infra.settings.training import TrainingSettings
 from infra.settings.volcano import OVERRIDE, UNLISTED_AMOUNT, ResourceAmounts, VolcanoSettings
 from kube.quantities import parse_quantity
 

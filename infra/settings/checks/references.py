@@ -11,8 +11,8 @@ from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.tenancy import SYSTEM_NAMESPACES, TenancySettings
+from infra.settings.training import TrainingSettings
 from infra.settings.training.job import TrainingJobSettings
-from infra.settings.training.settings import TrainingSettings
 from infra.settings.training.sweep import CONTROLLER
 from infra.settings.training.sweep import template_name as sweep_template_name
 from infra.settings.volcano import VolcanoSettings

@@ -7,7 +7,7 @@ from itertools import combinations
 from infra.settings.inference import GatewaySettings, InferenceSettings
 from infra.settings.problems import job_key, service_key
 from infra.settings.tenancy import TenancySettings
-from infra.settings.training.settings import TrainingSettings
+from infra.settings.training import TrainingSettings
 
 
 @dataclass(frozen=True)

@@ -5,8 +5,8 @@ from collections.abc import Iterator, Mapping
 from infra.settings.inference import InferenceServiceSettings, InferenceSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
+from infra.settings.training import TrainingSettings
 from infra.settings.training.job import TrainingJobSettings
-from infra.settings.training.settings import TrainingSettings
 from infra.settings.volumes import VolumeSettings
 from kube.quantities import parse_quantity
 

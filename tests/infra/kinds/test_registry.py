@@ -1,13 +1,20 @@
 """The registries of kinds match the pods, queues and gangs that the builders create."""
 
+from typing import get_args
+
 import pytest
 
+from infra.kinds import BUILDERS
 from infra.manifests import Manifest
 from kube.kinds import KINDS, JobKind
 from policies.resources import Resource
 from policies.views import View
 from tests.infra.examples import TRAINING_IMAGE
 from tests.infra.jobs import job, objects
+
+
+def test_every_kind_has_a_record_and_a_builder() -> None:
+    assert get_args(JobKind) == tuple(KINDS) == tuple(BUILDERS)
 
 
 def views(kind: JobKind) -> list[View]:

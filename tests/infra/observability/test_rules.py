@@ -1,5 +1,6 @@
 """GPU-hours, cost, goodput and waiting times, evaluated by promtool."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,8 @@ from recorder.node_health import xid_query
 from tests.infra.observability.promtool import check, expression_test, promtool
 
 REQUEST = 'resource="nvidia_com_gpu", container="training"'
+APT = "#!/bin/sh\nsleep 0.2\ntouch prometheus.deb\n"
+DPKG = '#!/bin/sh\nmkdir -p "$3/usr/bin"\ntouch "$3/usr/bin/promtool"\n'
 
 
 def pod(name: str, run: str, queue: str, gpus: int, phase: str = "Running") -> dict[str, str]:
@@ -313,3 +316,18 @@ def test_waiting_gangs_are_counted_by_queue(program: Path, tmp_path: Path) -> No
     series = {'volcano_queue_pod_group_pending_count{queue_name="vision"}': "3x10"}
     expected = sample(f'{name}{{queue="vision"}}', 3)
     assert check(program, tmp_path, expression_test(series, 5, name, expected)) == ""
+
+
+def test_concurrent_callers_unpack_promtool_only_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name, text in (("apt-get", APT), ("dpkg-deb", DPKG)):
+        (programs / name).write_text(text)
+        (programs / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{programs}:/usr/bin:/bin")
+    monkeypatch.setenv("GPU_PLATFORM_CACHE", str(tmp_path / "cache"))
+    with ThreadPoolExecutor(3) as threads:
+        found = list(threads.map(lambda _: promtool(), range(3)))
+    assert all(program.exists() for program in found)

@@ -1,14 +1,14 @@
 """Mistakes in one job, each reported with the job's key, the setting and a remedy."""
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from infra.kinds import BUILDERS
 from infra.settings import SettingsError, validate
 from infra.settings.training.checks import LIMITED_SETTINGS, LimitedSetting
-from kube.kinds import KINDS, JobKind
+from kube.kinds import KINDS
 from kube.names import DATASETS_PATH
+from tests.infra.examples import changed, good
 from tests.infra.jobs import configuration, job, problems_of
 
 JOB = "gpu-platform:training.jobs.job"
@@ -217,10 +217,6 @@ def test_dataset_can_be_downloaded_to_a_volume() -> None:
     volumes = {"data": {"path": DATASETS_PATH, "scratch": "100Gi"}}
     job_config = job("volcano", datasets=None, hyperparameters=DOWNLOAD, volumes=volumes)
     assert problems_of(job_config) == []
-
-
-def test_every_kind_has_a_record_and_a_builder() -> None:
-    assert get_args(JobKind) == tuple(KINDS) == tuple(BUILDERS)
 
 
 REQUESTS: dict[str, dict[str, Any]] = {
@@ -467,3 +463,37 @@ def test_credentials_in_a_url_are_not_printed() -> None:
     [problem] = problems_of(job("volcano", hyperparameters=secret))
     assert "run_url is not a directory in an object store" in problem
     assert "correct-horse" not in problem
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "expected"),
+    [
+        *(
+            ("training.jobs.digits.env", {name: "x"}, f"sets {name}, which")
+            for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR", "RUN_DIR", "LD_PRELOAD")
+        ),
+        ("training.jobs.digits.attempt_deadline_seconds", 59, "less than grace_seconds (60)"),
+        *(
+            (f"{owner}annotations", {"a": "x" * 300_000}, f"{owner}annotations has 300001 bytes,")
+            for owner in ("training.jobs.digits.", "cluster.", "tenancy.identities.training.")
+        ),
+        ("cluster.context", "a\nb", "on a single line"),
+        ("cluster.kubeconfig", "apiVersion: v1\nkind: Config", "on a single line"),
+        ("cluster.kubeconfig", '{"apiVersion": "v1"}', "must be the path of the kubeconfig file"),
+        ("inference.services.digits.max_unavailable", 9, "draining nodes may stop all of them"),
+    ],
+)
+def test_settings_that_would_fail_later_are_rejected(path: str, value: Any, expected: str) -> None:
+    with pytest.raises(SettingsError) as exc_info:
+        validate(changed(path, value))
+    assert expected in str(exc_info.value)
+
+
+def test_ordinary_variables_and_deadlines_are_accepted() -> None:
+    values = good()
+    values["training"]["jobs"]["digits"] |= {
+        "env": {"OMPI_RANKFILE": "x", "MY_RANK": "1"},
+        "attempt_deadline_seconds": 60,
+        "annotations": {"a": "x" * 1000},
+    }
+    validate(values)

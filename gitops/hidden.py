@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from gitops.preview.changes import after, before, changes
 from gitops.preview.events import Plan, plan
-from gitops.preview.mask import Mask
+from gitops.secrets import Mask
 from policies.rules.secret_values import (
     EnvironmentConfig,
     no_literal_secrets,

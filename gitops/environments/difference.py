@@ -8,8 +8,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from gitops.hidden import secrets_in_setting
-from gitops.preview.mask import HIDDEN, Mask
 from gitops.rendered import content_at
+from gitops.secrets import HIDDEN, Mask
 from gitops.stack_file import document, document_of
 from infra.settings import StackSettings, validate
 from infra.settings.problems import PROJECT

@@ -7,9 +7,8 @@ from datetime import datetime
 from random import Random
 from typing import Final
 
-from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer, Victim
+from gitops.forecast.answer import Answer, GangAnswer, QueueAnswer, Victim, combine
 from gitops.forecast.capacity import fragmented, free, free_devices
-from gitops.forecast.combine import combine
 from gitops.forecast.replay import Replay, SimulatedGang
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.state import State

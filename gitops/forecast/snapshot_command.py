@@ -46,8 +46,7 @@ def run(options: argparse.Namespace) -> int:
         GitopsError: If the cluster does not respond.
     """
     from gitops.forecast.capture import capture
-    from gitops.forecast.redaction import redact
-    from gitops.forecast.state import dump
+    from gitops.forecast.state import dump, redact
     from gitops.runs.command import kubectl
     from gitops.runs.snapshot import Cluster
 

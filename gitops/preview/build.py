@@ -16,6 +16,7 @@ from gitops.preview.changes import (
     output_changes,
     unknown_fields,
 )
+from gitops.preview.claims import storage_rows
 from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import (
     changes_cluster,
@@ -28,7 +29,6 @@ from gitops.preview.impact import (
 )
 from gitops.preview.new_runs import cost_per_hour, run_rows, started, waiting
 from gitops.preview.report import Mode, Report, ResourceChange, Status, Unknown, Violation
-from gitops.preview.storage_cost import storage_rows
 from gitops.prices import Prices
 from infra.settings.cluster import MOVE_ERROR
 from kube.names import PULUMI_ANNOTATION

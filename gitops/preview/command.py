@@ -14,8 +14,8 @@ from workload.files import write_atomically
 
 if TYPE_CHECKING:
     from gitops.preview.events import Plan
-    from gitops.preview.mask import Mask
     from gitops.preview.report import Mode, Report, Status
+    from gitops.secrets import Mask
 
 HELP = "preview a stack with the policy pack, and write a report as Markdown and JSON"
 DESCRIPTION = """\
@@ -219,8 +219,8 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     from gitops import prices, secrets
     from gitops.preview import markdown
     from gitops.preview.build import build
-    from gitops.preview.mask import Mask
     from gitops.preview.simulation import with_simulation
+    from gitops.secrets import Mask
 
     table = prices.load(options.prices or prices.DEFAULT)
     # A rendered stack contains no secrets, only placeholders.

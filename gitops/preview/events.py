@@ -16,7 +16,7 @@ from typing import Any, Final, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from gitops.errors import GitopsError
-from gitops.preview.mask import HIDDEN, Mask
+from gitops.secrets import HIDDEN, Mask
 from policies.values import UNKNOWN
 
 Operation = Literal["same", "create", "update", "replace", "delete"]

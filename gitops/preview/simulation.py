@@ -12,9 +12,8 @@ from gitops.demand import is_schedule, is_suspended
 from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.forecast.answer import Answer, GangAnswer, duration
-from gitops.forecast.planned import not_simulated, planned_gangs
 from gitops.forecast.state import Gang, PriorityClass, Queue, State, load
-from gitops.forecast.whatif import check
+from gitops.forecast.whatif import check, not_simulated, planned_gangs
 from gitops.preview.changes import Change, changes
 from gitops.preview.events import Plan, PolicyFinding
 from gitops.preview.impact import changes_cluster

@@ -13,7 +13,7 @@ from gitops import prices
 from gitops.hidden import plan_without_literals
 from gitops.preview.build import build
 from gitops.preview.markdown import render
-from gitops.preview.mask import HIDDEN, Mask
+from gitops.secrets import HIDDEN, Mask
 from tests.gitops import plans
 
 TOKEN = "ghp_" + "a1B2c3D4e5" * 4

@@ -32,8 +32,7 @@ from typing import Any, Final
 
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
-from gitops.forecast.answer import Answer, durations
-from gitops.forecast.combine import combine
+from gitops.forecast.answer import Answer, combine, durations
 from gitops.forecast.sandbox import PERIOD, Sandbox, sandbox
 from gitops.forecast.simulate import HORIZON, REPETITIONS, orders, simulate_in
 from gitops.forecast.state import Gang, Node, PodShape, PriorityClass, Queue, State

@@ -13,10 +13,9 @@ from gitops import prices
 from gitops.__main__ import main
 from gitops.errors import GitopsError
 from gitops.forecast.capacity import free, free_devices
-from gitops.forecast.redaction import redact
 from gitops.forecast.replay import SimulatedGang
 from gitops.forecast.shapes import estimated_shapes, requests
-from gitops.forecast.state import State, load
+from gitops.forecast.state import State, load, redact
 from gitops.runs.snapshot import Cluster
 from gitops.runs.status import read_runs
 from kube.quantities import parse_quantity

@@ -9,7 +9,7 @@ from pulumi.runtime import rpc
 from gitops.errors import GitopsError
 from gitops.preview import events
 from gitops.preview.events import SIGNATURE, UNKNOWN_TEXT, manifest, plain
-from gitops.preview.mask import HIDDEN, Mask
+from gitops.secrets import HIDDEN, Mask
 from policies.values import UNKNOWN
 from tests.gitops import plans
 from tests.gitops.plans import SECRET

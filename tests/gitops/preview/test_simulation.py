@@ -11,8 +11,7 @@ import yaml
 from gitops.engine import Stack
 from gitops.errors import GitopsError
 from gitops.forecast import simulate
-from gitops.forecast.answer import Answer, Victim
-from gitops.forecast.combine import combine
+from gitops.forecast.answer import Answer, Victim, combine
 from gitops.forecast.state import Queue, State, dump
 from gitops.preview.changes import changes
 from gitops.preview.events import Plan, plan

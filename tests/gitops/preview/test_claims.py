@@ -5,9 +5,9 @@ from typing import Any
 
 from gitops.preview.build import build
 from gitops.preview.changes import changes
+from gitops.preview.claims import storage_rows
 from gitops.preview.markdown import render
 from gitops.preview.report import Report, StorageRow
-from gitops.preview.storage_cost import storage_rows
 from gitops.prices import Prices
 from tests.gitops import plans
 

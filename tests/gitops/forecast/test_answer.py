@@ -3,8 +3,7 @@
 import pytest
 
 from devcluster.paths import CHECKOUT
-from gitops.forecast.answer import Answer, Range, Victim, render
-from gitops.forecast.combine import combine
+from gitops.forecast.answer import Answer, Range, Victim, combine, render
 from gitops.forecast.gantt import svg
 from gitops.forecast.simulate import orders
 from gitops.forecast.state import State

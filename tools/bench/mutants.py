@@ -52,12 +52,15 @@ _MATHEMATICS = tuple(
     for case in ("sgd accumulate", "sgd fsdp clip", "adamw", "sgd fsdp fp16 overflow")
 )
 _RUNS = ("tests/training/test_train.py", "tests/training/test_divergence.py")
-_RESUMPTION = ("tests/training/test_exactness.py",)
+_RESUMPTION = (
+    "tests/training/test_kills.py::test_killed_run_resumes",
+    "tests/training/test_kills.py::test_gang_of_another_size",
+)
 _ORDER = ("tests/training/data/test_loader.py", "tests/training/data/test_order.py")
 TRAINING: dict[str, tuple[str, ...]] = {
     "training/train.py": (
         "tests/training/test_evaluation.py",
-        "tests/training/test_length.py",
+        "tests/training/test_run.py",
         "tests/training/test_warm_start.py",
         "tests/training/telemetry/test_metrics.py",
         "tests/training/gang/test_gang.py::test_hung_gang",
@@ -65,7 +68,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
         *_RESUMPTION,
         *_MATHEMATICS,
     ),
-    "training/run.py": (*_RUNS, *_MATHEMATICS),
+    "training/run.py": ("tests/training/test_run.py", *_RUNS, *_MATHEMATICS),
     "training/parallel.py": (
         "tests/training/test_parallel.py",
         "tests/training/test_custom_models.py",
@@ -85,7 +88,6 @@ TRAINING: dict[str, tuple[str, ...]] = {
     "training/objective.py": ("tests/training/test_objective.py", *_MATHEMATICS),
     "training/optimizer.py": (
         "tests/training/test_optimizer.py",
-        "tests/training/test_average.py",
         *_RUNS,
         *_MATHEMATICS,
     ),
@@ -99,7 +101,7 @@ TRAINING: dict[str, tuple[str, ...]] = {
     "training/checkpoints/state.py": (
         "tests/training/test_custom_models.py",
         "tests/training/checkpoints/test_mirror.py",
-        "tests/training/test_average.py",
+        "tests/training/test_optimizer.py",
         *_RUNS,
         *_RESUMPTION,
     ),

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from moto.server import ThreadedMotoServer
 
 from tests.stores import ACCESS, proxy
-from tests.training.data.test_tokens import write_tokens
+from tests.training.data.test_text import write_tokens
 from training.checkpoints import storage
 from training.checkpoints.mirror import Mirror
 from training.checkpoints.saver import Saver

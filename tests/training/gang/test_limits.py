@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from tests.training.custom_models import Slow
-from tests.training.data.test_tokens import write_tokens
+from tests.training.data.test_text import write_tokens
 from tests.training.forked_gang import run_gang
 from tests.training.programs import arguments, free_port, start
 from training.config import TrainingConfig

@@ -2,6 +2,7 @@
 
 import math
 import socket
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -16,8 +17,10 @@ from tests.training.programs import Program, free_port, start, until
 from training.checkpoints.state import resume
 from training.config import TrainingConfig
 from training.gang.distributed import joined
+from training.gang.preflight import SHARED_MEMORY
 from training.gang.world import World
 from training.preparation import prepare
+from training.telemetry import metrics
 from training.telemetry.metrics import Metrics
 from workload import exit_codes
 from workload.configuration import ConfigurationError
@@ -175,3 +178,27 @@ def test_metrics_without_a_known_value_are_nan() -> None:
     metrics = Metrics(torch.device("cpu"))
     assert math.isnan(value(metrics, "training_loss"))
     assert math.isnan(value(metrics, "training_gradient_norm"))
+
+
+def scraped(name: str) -> float | None:
+    registry = metrics.Metrics(torch.device("cpu")).registry
+    return registry.get_sample_value(f"training_shm_{name}_bytes")
+
+
+def test_used_shared_memory_is_measured() -> None:
+    initial_size = scraped("size")
+    with tempfile.NamedTemporaryFile(dir=SHARED_MEMORY) as file:
+        file.write(b"x" * 2**20)
+        file.flush()
+        size, used = scraped("size"), scraped("used")
+    assert size == initial_size
+    assert size is not None
+    assert used is not None
+    assert 0 < used <= size
+
+
+def test_missing_shared_memory_has_no_metrics(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(metrics, "SHARED_MEMORY", tmp_path / "none")
+    assert scraped("size") is None

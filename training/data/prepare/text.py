@@ -1,6 +1,10 @@
-"""Conversion of text files to token files."""
+"""Conversion of text files to token files.
+
+Texts are whole files, lines of JSON Lines files, or rows of Parquet files.
+"""
 
 import hashlib
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -11,15 +15,110 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.manifest import TokensManifest, write_manifest
-from training.data.prepare import documents
 from training.data.prepare.output import TokenWriter, finish_interrupted, new_dataset, part_of
 from training.data.progress import Progress, Report
-from training.data.samples import DataError, read_error
+from training.data.samples import DataError, read_error, require_available, visible_files
 from training.data.text import BYTE_VOCABULARY, DTYPES, train_length
+from workload.files import is_file
 
+TEXT_SUFFIX: Final = ".txt"
+"""Suffix of files that contain one text each."""
+_ROWS_AT_A_TIME: Final = 256
 MIN_PIECE_BYTES: Final = 2**18
 """Minimum number of bytes to encode at a time, extended to the end of a line."""
 TOKENIZER_FILE: Final = "tokenizer.json"
+
+
+def find(directory: Path) -> list[Path]:
+    """Return the visible text files below a directory, sorted; raise DataError if none exist."""
+    found = visible_files(directory)
+    try:
+        paths = [path for path in found if path.suffix in _READERS and is_file(path)]
+    except OSError as error:
+        raise read_error(f"{error.filename} cannot be read: {error.strerror}", error) from None
+    if not paths:
+        if not directory.exists():
+            raise DataError(f"{directory} does not exist: pass a directory of texts as --folder")
+        *others, last = (f"*{suffix}" for suffix in _READERS)
+        raise DataError(f"{directory} has no {', '.join(others)} or {last} file")
+    return paths
+
+
+def texts(path: Path, field: str) -> Iterator[bytes | None]:
+    """Yield the texts of a file as UTF-8 bytes, and None for each text that cannot be read.
+
+    A text is a complete *.txt file, the field `field` of a *.jsonl line, or the column `field` of a
+    *.parquet row. Raise DataError if the package that reads Parquet is not installed, or if network
+    storage is unavailable.
+    """
+    try:
+        yield from _READERS[path.suffix](path, field)
+    except OSError as error:
+        require_available(path, error)
+        yield None
+
+
+def _read_text(path: Path, field: str) -> Iterator[bytes | None]:
+    text = path.read_bytes()
+    try:
+        text.decode()
+    except UnicodeDecodeError:
+        yield None
+    else:
+        yield text
+
+
+def _read_lines(path: Path, field: str) -> Iterator[bytes | None]:
+    with path.open("rb") as file:
+        for line in file:
+            if line.strip():
+                yield _field_of(line, field)
+
+
+def _field_of(line: bytes, field: str) -> bytes | None:
+    try:
+        content = json.loads(line)
+        return _encode(content.get(field)) if isinstance(content, dict) else None
+    except (ValueError, RecursionError):
+        return None
+
+
+def _read_rows(path: Path, field: str) -> Iterator[bytes | None]:
+    """Yield the texts of a Parquet file; yield None once if it is invalid or lacks the column."""
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise DataError(
+            f"{path}: Parquet needs a package that is not installed: pip install pyarrow"
+        ) from None
+    try:
+        with pyarrow.parquet.ParquetFile(path) as file:
+            if field not in file.schema_arrow.names:
+                yield None
+                return
+            for batch in file.iter_batches(_ROWS_AT_A_TIME, columns=[field]):
+                yield from map(_value, batch.column(0))
+    except (pyarrow.ArrowException, ValueError):
+        yield None
+
+
+def _value(cell: Any) -> bytes | None:
+    try:
+        return _encode(cell.as_py())
+    except UnicodeDecodeError:
+        return None
+
+
+def _encode(text: object) -> bytes | None:
+    return text.encode() if isinstance(text, str) else None
+
+
+_READERS: Final[Mapping[str, Callable[[Path, str], Iterator[bytes | None]]]] = {
+    TEXT_SUFFIX: _read_text,
+    ".jsonl": _read_lines,
+    ".parquet": _read_rows,
+}
 
 
 @dataclass(frozen=True)
@@ -92,7 +191,7 @@ def prepare_text(
     settings: Mapping[str, str | int | float],
     report: Report,
 ) -> TokensManifest:
-    """Write the tokens of all texts below `directory` (see `documents.texts`) to `target`.
+    """Write the tokens of all texts below `directory` (see `texts`) to `target`.
 
     The written files have at most `limit` bytes each. `held_out` is the share to hold out: the end
     of each *.txt file, and this share of the *.jsonl lines and *.parquet rows. `field` names the
@@ -109,7 +208,7 @@ def prepare_text(
         and (done.settings, done.tokenizer and done.tokenizer.sha256) == expected
     ):
         return done
-    paths = documents.find(directory)
+    paths = find(directory)
     dropped: Counter[str] = Counter()
     dtype: Literal["uint16", "uint32"] = "uint16" if encoder.vocabulary <= 2**16 else "uint32"
     with (
@@ -171,8 +270,8 @@ def _distinct_texts(
     sizes = {path: path.stat().st_size for path in paths}
     progress = Progress("bytes prepared", sum(sizes.values()), report)
     for path, size in sizes.items():
-        is_file, done = path.suffix == documents.TEXT_SUFFIX, 0
-        for text in documents.texts(path, field):
+        is_file, done = path.suffix == TEXT_SUFFIX, 0
+        for text in texts(path, field):
             # Estimate the progress in the file: a text is shorter than its JSON line, but may be
             # longer than its compressed Parquet row.
             step = min(len(text or b""), size - done)

@@ -15,8 +15,7 @@ from tests.training.custom_models import Dropping
 from tests.training.programs import events, start_gang
 from training.checkpoints.storage import Position
 from training.config import TrainingConfig
-from training.length import Length
-from training.run import Run
+from training.run import Length, Run
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.manifest import read_manifest

@@ -15,7 +15,7 @@ from filelock import FileLock
 
 from devcluster import DevclusterError
 from devcluster.toolchain import __main__ as command
-from devcluster.toolchain import ensure, go, installed, missing, pins
+from devcluster.toolchain import ensure, go, missing, pins
 from devcluster.toolchain.manifests import write_repository
 from tests.devcluster.conftest import FILES, Machine, script
 
@@ -252,10 +252,10 @@ def test_version_of_a_tool_that_did_not_answer_in_time_is_queried_again(
     etcd.write_text(
         text.replace("echo queried", f"[ -e {machine.fake}/fast ] || exec sleep 60; echo")
     )
-    monkeypatch.setattr(installed, "TIMEOUT_SECONDS", 0.2)
+    monkeypatch.setattr("devcluster.toolchain.TIMEOUT_SECONDS", 0.2)
     assert ensure("simulated", machine.cache, machine.reported.append).installed == ()
     (machine.fake / "fast").touch()
-    monkeypatch.setattr(installed, "TIMEOUT_SECONDS", 20)
+    monkeypatch.setattr("devcluster.toolchain.TIMEOUT_SECONDS", 20)
     toolchain = ensure("simulated", machine.cache, machine.reported.append)
     assert (toolchain.bin / "etcd").resolve() == etcd
 

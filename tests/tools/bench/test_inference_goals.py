@@ -5,9 +5,9 @@ from typing import Any
 import pytest
 
 from tools.bench.inference.contestants import OURS
-from tools.bench.inference.goals import goals_of
 from tools.bench.inference.measure import Series, at_load_of
 from tools.bench.inference.report import BEGIN, END, inserted
+from tools.bench.inference.sections import goals_of
 from tools.bench.inference.workloads import WORKLOADS
 from tools.bench.outcome import Goal
 

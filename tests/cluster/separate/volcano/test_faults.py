@@ -3,7 +3,7 @@
 import re
 import shlex
 
-from devcluster.nodes.lost_pods import delete_lost_pods
+from devcluster.nodes.init import delete_lost_pods
 from gitops.runs.waiting import waiting
 from tests.cluster.gangs import VOLCANO, placed
 from tests.cluster.platform import await_

@@ -6,6 +6,8 @@ The tiers cluster, operators and faults use these session fixtures (tests/confte
 """
 
 import os
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NoReturn
@@ -14,7 +16,9 @@ import pytest
 
 from devcluster import host
 from devcluster.nodes import links
+from devcluster.paths import cache_root
 from devcluster.spec import Kind, cluster_spec
+from devcluster.toolchain import go
 from tests.cluster.host_state import HostState
 from tests.cluster.platform import Platform
 
@@ -67,3 +71,19 @@ def unavailable(reason: str) -> NoReturn:
     if os.environ.get("CI"):
         pytest.fail(f"CI must run every tier, but this one cannot run: {reason}")
     pytest.skip(reason)
+
+
+def program(package: str) -> Path:
+    """Return the program of a package with its version, such as `example.com/a@v1`, built once."""
+    name, _, version = package.rpartition("/")[2].partition("@")
+    folder = cache_root() / "tools" / f"{name}-{version}"
+    if not (folder / name).exists():
+        if shutil.which("go") is None:
+            unavailable(f"{name} is built from its Go module, and Go is not installed")
+        environment = {**go.environment(), "GOBIN": str(folder), "GOFLAGS": "-trimpath"}
+        done = subprocess.run(
+            ["go", "install", package], env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            unavailable(f"{name} cannot be built: {done.stderr}")
+    return folder / name

@@ -1,20 +1,47 @@
 """Constant load on a model server, with every response counted."""
 
 import asyncio
+import threading
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 import httpx
 import numpy as np
 
-from tests.cluster.background import Background
 from tests.cluster.platform import HANG_SECONDS
 from training.data import held_out_digits
 
 TIMEOUT = 20.0
+
+
+class Background(ABC):
+    """Context manager that runs `_work` in a thread until it exits."""
+
+    def __init__(self) -> None:
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._work, daemon=True)
+
+    @abstractmethod
+    def _work(self) -> None:
+        """Run in the thread until `_ending` is set."""
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ending.set()
+        self._thread.join()
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,7 @@ from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
 from gpu_platform.plugin.host import VERSION, Provider
 from tests import packaged
-from tests.engine.languages import language_hosts, node_modules
-from tests.engine.programs import Program
+from tests.engine.programs import Program, language_hosts, node_modules
 
 DATA = Path(__file__).parent / "data"
 PAGE = (CHECKOUT / "docs" / "reuse.md").read_text()

@@ -20,8 +20,7 @@ from tests import packaged
 from tests.cluster.platform import copy_checkout
 from tests.engine.git_server import git_server
 from tests.engine.gitops.test_steps import git
-from tests.engine.languages import language_hosts
-from tests.engine.programs import Program
+from tests.engine.programs import Program, language_hosts
 from tests.engine.test_reuse import PAGE, documented_program, platform
 
 DOCUMENTED = "https://github.com/OWNER/REPOSITORY"

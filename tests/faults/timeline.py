@@ -9,7 +9,7 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.background import Background
+from tests.cluster.load import Background
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.go_programs import program
+from tests.platforms import program
 from tests.stores import ACCESS
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.0.14"

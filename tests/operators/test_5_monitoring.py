@@ -4,11 +4,14 @@ All faults exist at the same time, and thresholds are a fraction of a minute.
 """
 
 import json
+import os
 import re
+import shlex
 import signal
 import time
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +29,48 @@ from tests.cluster.platform import UPDATE, Platform, await_
 from tests.infra.test_monitoring import args
 from tests.operators import prometheus
 from tests.operators.definitions import module_folder
-from tests.operators.trouble import INTERVAL, MONITORING, configure
-from tests.operators.watched import Watched
+from tests.operators.prometheus import Prometheus
 
+INTERVAL = 2
+MONITORING: dict[str, Any] = {
+    "prometheus": "plain",
+    "interval_seconds": INTERVAL,
+    "gpu_prices": {"Simulated-A100-SXM4-80GB": 1.5},
+    "thresholds": {
+        "gpu_idle_share": 0.02,
+        "gpu_idle_minutes": 0.1,
+        "gpu_memory_share": 0.0005,  # 41 MiB of the simulated 80 GiB
+        "stalled_minutes": 0.2,
+        "checkpoint_minutes": 0.3,
+        "pending_minutes": 0.1,
+        "memory_minutes": 0.05,
+        "memory_share": 0.62,
+        "exhausted_minutes": 0.05,
+        "serving_minutes": 0.05,
+        "latency_seconds": 1,
+        "error_share": 0.0001,
+        "scaled_out_minutes": 0.05,
+        "restarts_per_hour": 1,
+    },
+}
+LEARNS = {
+    "epochs": 500,
+    "checkpoint_every": 500,
+    "step_delay": 0.1,
+    "clip_norm": 5.0,
+    "metrics_port": 9400,
+}
+# Each step multiplies the weights by -9; the loss is checked after an epoch.
+DIVERGES = {
+    "optimizer": "sgd",
+    "learning_rate": 10,
+    "weight_decay": 1,
+    "batch_size": 8,
+    "step_delay": 0.3,
+    "metrics_port": 9400,
+}
+# More cores than both nodes have, even with overcommitment, so Volcano does not admit the gang.
+CORES = 4 * (os.cpu_count() or 1)
 SHARED_MEMORY = "/dev/shm/full"
 # 240 of 256 MiB.
 FILL = (
@@ -43,6 +85,91 @@ for pid in os.listdir("/proc"):
 """
 STOP, CONTINUE = int(signal.SIGSTOP), int(signal.SIGCONT)
 MICROSECONDS = 2_000_000
+
+
+@dataclass(frozen=True)
+class Watched:
+    """The platform, its Prometheus, and names of the runs."""
+
+    platform: Platform
+    prometheus: Prometheus
+    runs: dict[str, str]
+
+    def firing(self, **wanted: dict[str, str]) -> set[str]:
+        """Return the names of the alerts that are firing with the given label prefixes."""
+        return _matching(self.prometheus.firing(), wanted)
+
+    def await_firing(self, **wanted: dict[str, str]) -> None:
+        """Wait until each of the alerts has fired, not necessarily at the same time."""
+        missing = set(wanted)
+
+        def all_have() -> bool:
+            missing.difference_update(_matching(self.prometheus.fired(), wanted))
+            return not missing
+
+        try:
+            await_(all_have, "all alerts")
+        except AssertionError:
+            raise AssertionError(f"{sorted(missing)} did not fire") from None
+
+    def await_silence(self, **wanted: dict[str, str]) -> None:
+        """Wait until none of the alerts is firing."""
+        await_(lambda: not self.firing(**wanted), f"{wanted} no longer fire")
+
+    def server(self) -> dict[str, Any]:
+        """Return the pod that answers requests."""
+        selector = "gpu-platform.dev/service=digits"
+        found = self.platform.kubectl("get", "pods", "-n", "ml-dev", "-l", selector)["items"]
+        return dict(found[0])
+
+    def python(self, pod: str, program: str) -> None:
+        """Run a program in a pod."""
+        self.platform.shell(
+            shlex.join(["kubectl", "exec", "-n", "ml-dev", pod, "--", "python3", "-c", program])
+        )
+
+
+def _matching(found: Iterator[dict[str, str]], wanted: dict[str, dict[str, str]]) -> set[str]:
+    """Return the wanted alerts whose labels begin with the given values."""
+    return {
+        labels["alertname"]
+        for labels in found
+        if labels["alertname"] in wanted
+        and all(
+            labels.get(name, "").startswith(value)
+            for name, value in wanted[labels["alertname"]].items()
+        )
+    }
+
+
+def configure(config: dict[str, Any], served: str) -> None:
+    """Configure jobs and services that each have a fault."""
+    config["gpu-platform:monitoring"] |= MONITORING
+    # The running jobs and services use all GPUs.
+    config["gpu-platform:tenancy"]["quota"] |= {"gpus": 6, "cpu": 2 * CORES}
+    jobs = config["gpu-platform:training"]["jobs"]
+    # Replaced runs are deleted by the stack's next update, so that only the new ones run.
+    common = {**jobs.pop("digits"), "on_change": "replace"}
+    program = common["hyperparameters"]
+    jobs["learning"] = {**common, "hyperparameters": {**program, **LEARNS}}
+    alone = {**common, "nodes": 1}
+    # Gangs in the other queue start and end constantly.
+    config["gpu-platform:volcano"]["queues"]["blocked"] = {"weight": 1}
+    jobs["waiting"] = {**alone, "cpu": CORES, "queue": "blocked"}
+    # Pods of an Indexed Job name their queue in an annotation.
+    jobs["diverging"] = {**alone, "kind": "indexed", "hyperparameters": {**program, **DIVERGES}}
+    jobs["crashing"] = {
+        **alone,
+        "kind": "plain",
+        "command": ["sh", "-c", "sleep 5; exit 1"],
+        "retries": 8,
+    }
+    del jobs["crashing"]["hyperparameters"]
+    services = config["gpu-platform:inference"]["services"]
+    digits = services.pop("digits")
+    services["hollow"] = {**digits, "job": "waiting"}
+    services["digits"] = {**digits, "run": served, "autoscaling": {"min": 1, "max": 1}}
+    del services["digits"]["job"]
 
 
 @pytest.fixture(scope="module")

@@ -10,9 +10,9 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
-from tests.go_programs import program
 from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
 from tests.infra.test_schemas import STACKS
+from tests.platforms import program
 
 PACKAGE = "github.com/zegl/kube-score/cmd/kube-score@v1.20.0"
 EXPLAINED = set(

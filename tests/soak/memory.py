@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import psutil
 
-from tests.cluster.background import Background
+from tests.cluster.load import Background
 
 _POD: Final = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
 _MODULE: Final = re.compile(r"-m (devcluster[.\w]+)")

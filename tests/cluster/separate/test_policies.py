@@ -8,13 +8,13 @@ import pytest
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
 from tests.cluster.platform import Platform
-from tests.engine.policies import tokens
+from tests.engine.policies import judged
 from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
 from tests.policies.harness import changed
 
 SPACE = "refused"
-STACK = tokens.stack(SPACE)
+STACK = judged.stack(SPACE)
 OBJECTS = "pods,deployments,replicasets,jobs"
 
 
@@ -40,12 +40,12 @@ def original_specs(control_plane: Platform) -> dict[str, object]:
 # One at a time, because the engine stops at the first rejected object.
 @pytest.mark.parametrize("manifest", STACK, ids=lambda item: item["type token"])
 def test_violations_are_neither_created_nor_patched(
-    control_plane: Platform, original_specs: dict[str, object], run: Run, manifest: tokens.Manifest
+    control_plane: Platform, original_specs: dict[str, object], run: Run, manifest: judged.Manifest
 ) -> None:
     done = run("up", [manifest])
     assert done.returncode != 0
     rejections = {(report.rule, *report.places) for report in done.reports}
-    assert rejections & tokens.REJECTED
+    assert rejections & judged.REJECTED
     assert _specs(control_plane) == original_specs
 
 

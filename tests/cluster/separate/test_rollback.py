@@ -26,8 +26,8 @@ import yaml
 from infra.inference_service import build_canary, routes
 from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import stable_backends
-from tests.cluster.background import Background
 from tests.cluster.environments import add_nodes
+from tests.cluster.load import Background
 from tests.cluster.platform import Platform, await_
 from tests.inference.engine.exports import write_probe
 from tests.inference.serving import Server, serving

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from devcluster.paths import CHECKOUT
-from tests.go_programs import program
+from tests.platforms import program
 
 MODULE = "github.com/rhysd/actionlint/cmd/actionlint@v1.7.12"
 

@@ -11,7 +11,7 @@ import pytest
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
 from policies.custom_rules import VARIABLE
-from tests.engine.policies import tokens
+from tests.engine.policies import judged
 from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
 from tests.policies.case import CONTEXT
@@ -180,11 +180,11 @@ def test_exemptions_are_reported_and_expired_ones_rejected(run: Run) -> None:
 
 
 def test_unusual_type_tokens_and_patches_do_not_evade_the_pack(run: Run) -> None:
-    stack = tokens.stack("training")
+    stack = judged.stack("training")
     done = run("preview", stack)
     assert done.returncode != 0
     refused = {(report.rule, *report.places) for report in done.reports}
-    assert refused >= tokens.REJECTED
+    assert refused >= judged.REJECTED
     assert [report for report in done.reports if "itself failed" in report.message] == []
     existing = {"manifest-readable": {"existingObjects": ["training/Deployment/case6x"]}}
     scaled = run("preview", stack[-1:], existing)

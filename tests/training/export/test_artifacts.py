@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from tests.training.export.trained import Export, Trained
+from tests.training.export.conftest import Export, Trained
 from training.export import finished_export
 from training.export.artifacts import ARTIFACT_FILES
 from training.export.compression import check_quantization, pruned, share_of_zeros

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from tests.training.export.trained import Export, Trained
+from tests.training.export.conftest import Export, Trained
 from training import evaluation
 from training.config import TrainingConfig
 from training.data import load

@@ -35,7 +35,7 @@ from infra.sweep import (
 from infra.training_run import TrainingJobArgs, manifests, run_name
 from kube.names import SWEEP_SUMMARY_ANNOTATION as SUMMARY
 from sweeps.study import JOURNAL, LEDGER, Study
-from tests.cluster.background import Background
+from tests.cluster.load import Background
 from tests.cluster.platform import await_
 from tests.cluster.scheduling import GPU, KEEP_RUNNING, NAMESPACE, Scheduling
 from tests.infra.examples import TRAINING_IMAGE

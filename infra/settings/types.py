@@ -180,44 +180,27 @@ def _device(name: str) -> str:
     return name
 
 
-_text = BeforeValidator(_as_text)
-
-
 def _format(name: str, *types: str) -> WithJsonSchema:
     """Return a JSON schema with `name` as its format. The documentation shows `-` as a space."""
     return WithJsonSchema({"type": list(types) or "string", "format": name})
 
 
-Quantity = Annotated[
-    str, _text, AfterValidator(_positive_quantity), _format("quantity", "string", "number")
-]
+_PositiveQuantity = Annotated[str, BeforeValidator(_as_text), AfterValidator(_positive_quantity)]
+
+Quantity = Annotated[_PositiveQuantity, _format("quantity", "string", "number")]
 """A Kubernetes quantity greater than zero."""
 
 MemoryQuantity = Annotated[
-    str,
-    _text,
-    AfterValidator(_positive_quantity),
-    AfterValidator(_memory),
-    _format("size", "string", "number"),
+    _PositiveQuantity, AfterValidator(_memory), _format("size", "string", "number")
 ]
 """A size of at least one mebibyte."""
 
 DiskQuantity = Annotated[
-    str,
-    _text,
-    AfterValidator(_positive_quantity),
-    AfterValidator(_disk),
-    _format("size", "string", "number"),
+    _PositiveQuantity, AfterValidator(_disk), _format("size", "string", "number")
 ]
 """A size of a pod's ephemeral storage, at least that of /tmp."""
 
-CpuQuantity = Annotated[
-    str,
-    _text,
-    AfterValidator(_positive_quantity),
-    AfterValidator(_cpu),
-    _format("CPU", "string", "number"),
-]
+CpuQuantity = Annotated[_PositiveQuantity, AfterValidator(_cpu), _format("CPU", "string", "number")]
 """A number of CPU cores in multiples of a thousandth."""
 
 DnsLabel = Annotated[

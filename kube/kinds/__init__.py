@@ -110,24 +110,15 @@ JobKind = Literal[
     "notebook",
 ]
 
+_PROGRAMS: Final[frozenset[Capability]] = frozenset({"hyperparameters", "torchtitan"})
+_RETRIES: Final[frozenset[Capability]] = frozenset({"attempt_deadline_seconds", "fatal_exit_codes"})
+_STEPS: Final[frozenset[Capability]] = frozenset({"state: stopped", "steps", "schedule"})
+_SUCCESS: Final[frozenset[Capability]] = frozenset({"success: all", "success: first"})
+
 KINDS: Final[Mapping[JobKind, Kind]] = {
     "volcano": Kind(
         resource=VOLCANO_JOB,
-        capabilities=frozenset(
-            {
-                "hyperparameters",
-                "torchtitan",
-                "min_nodes",
-                "attempt_deadline_seconds",
-                "success: all",
-                "success: first",
-                "fatal_exit_codes",
-                "state: stopped",
-                "steps",
-                "inputs",
-                "schedule",
-            }
-        ),
+        capabilities=frozenset({*_PROGRAMS, *_RETRIES, *_STEPS, *_SUCCESS, "min_nodes", "inputs"}),
         objects="Volcano Job with plugin `pytorch`",
         needs="Volcano",
         service="several pods",
@@ -136,16 +127,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
     "indexed": Kind(
         resource=INDEXED_JOB,
         capabilities=frozenset(
-            {
-                "hyperparameters",
-                "torchtitan",
-                "deadline_seconds",
-                "attempt_deadline_seconds",
-                "state: suspended",
-                "success: all",
-                "success: first",
-                "fatal_exit_codes",
-            }
+            {*_PROGRAMS, *_RETRIES, *_SUCCESS, "deadline_seconds", "state: suspended"}
         ),
         objects="`batch/v1` Indexed Job, PodGroup, headless Service",
         needs="Volcano",
@@ -158,8 +140,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
         resource=PYTORCH_JOB,
         capabilities=frozenset(
             {
-                "hyperparameters",
-                "torchtitan",
+                *_PROGRAMS,
                 "min_nodes",
                 "deadline_seconds",
                 "attempt_deadline_seconds",
@@ -177,16 +158,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
     ),
     "trainjob": Kind(
         resource=TRAIN_JOB,
-        capabilities=frozenset(
-            {
-                "hyperparameters",
-                "torchtitan",
-                "attempt_deadline_seconds",
-                "state: suspended",
-                "success: all",
-                "fatal_exit_codes",
-            }
-        ),
+        capabilities=frozenset({*_PROGRAMS, *_RETRIES, "state: suspended", "success: all"}),
         objects="TrainJob and TrainingRuntime `trainer.kubeflow.org/v1alpha1`, PodGroup",
         needs="Volcano, Kubeflow Trainer 2, JobSet",
         operator="trainer",
@@ -197,16 +169,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
     "mpi": Kind(
         resource=VOLCANO_JOB,
         capabilities=frozenset(
-            {
-                "hyperparameters",
-                "attempt_deadline_seconds",
-                "success: first",
-                "fatal_exit_codes",
-                "state: stopped",
-                "steps",
-                "schedule",
-                "launcher",
-            }
+            {*_RETRIES, *_STEPS, "hyperparameters", "success: first", "launcher"}
         ),
         objects="Volcano Job with plugins `mpi` and `ssh`: a launcher and the workers",
         needs="Volcano",
@@ -216,17 +179,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
     ),
     "tensorflow": Kind(
         resource=VOLCANO_JOB,
-        capabilities=frozenset(
-            {
-                "hyperparameters",
-                "attempt_deadline_seconds",
-                "success: all",
-                "fatal_exit_codes",
-                "state: stopped",
-                "steps",
-                "schedule",
-            }
-        ),
+        capabilities=frozenset({*_RETRIES, *_STEPS, "hyperparameters", "success: all"}),
         objects="Volcano Job with plugin `tensorflow` (`TF_CONFIG`)",
         needs="Volcano",
         image_needs="TensorFlow",
@@ -249,34 +202,14 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
     ),
     "plain": Kind(
         resource=VOLCANO_JOB,
-        capabilities=frozenset(
-            {
-                "min_nodes",
-                "attempt_deadline_seconds",
-                "success: all",
-                "fatal_exit_codes",
-                "state: stopped",
-                "steps",
-                "schedule",
-            }
-        ),
+        capabilities=frozenset({*_RETRIES, *_STEPS, "min_nodes", "success: all"}),
         objects="Volcano Job",
         needs="Volcano",
     ),
     "jobset": Kind(
         resource=JOB_SET,
         # Without `deadline_seconds`: a deadline on the Job would restart with each attempt.
-        capabilities=frozenset(
-            {
-                "hyperparameters",
-                "torchtitan",
-                "attempt_deadline_seconds",
-                "state: suspended",
-                "success: all",
-                "success: first",
-                "fatal_exit_codes",
-            }
-        ),
+        capabilities=frozenset({*_PROGRAMS, *_RETRIES, *_SUCCESS, "state: suspended"}),
         objects="JobSet `jobset.x-k8s.io/v1alpha2`, PodGroup",
         # Earlier releases have no rules for fatal exit codes.
         needs="Volcano, JobSet 0.6 or later",

@@ -133,7 +133,7 @@ def _schedule(template: Resource) -> tuple[str | None, str] | None:
 def _impact(
     change: Change, idle: Collection[tuple[str | None, str]], state: State | None
 ) -> Impact | None:
-    if _is_suspension(change):
+    if change.step.operation == "update" and change.suspends:
         effect = _SCHEDULE_SUSPENDED if is_schedule(change.resource) else _RUN_SUSPENDED
         return Impact(_RUNS, f"{_display_kind(change.resource)} `{change.resource.name}` {effect}")
     if (text := claims.size_warning(change)) is not None:
@@ -149,10 +149,6 @@ def _impact(
     if rank == _OTHER and change.is_retained:
         return None  # part of a run that stays in the cluster
     return Impact(rank, " ".join([_headline(change, resource), *sentences, *_protection(change)]))
-
-
-def _is_suspension(change: Change) -> bool:
-    return change.step.operation == "update" and change.suspends
 
 
 def _is_termination(change: Change) -> bool:

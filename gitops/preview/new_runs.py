@@ -23,7 +23,7 @@ def started(changes: Iterable[Change]) -> list[Demand]:
     new = {
         (f"{c.resource.kind} {c.resource.name}", c.resource.namespace or "default")
         for c in all_changes
-        if c.new is not None and (_is_created(c) or c.resumes)
+        if c.new is not None and (c.step.operation in ("create", "replace") or c.resumes)
     }
     # Evaluate all objects together, because claims and PodGroups may exist already.
     runs = (
@@ -32,10 +32,6 @@ def started(changes: Iterable[Change]) -> list[Demand]:
         if (demand.workload, demand.namespace) in new and demand.role in _ROLES and demand.pods
     )
     return list(with_gpus(runs))
-
-
-def _is_created(change: Change) -> bool:
-    return change.step.operation in ("create", "replace")
 
 
 def run_rows(demands: Iterable[Demand], prices: Prices, stack: str) -> list[RunRow]:

@@ -175,7 +175,7 @@ def _removed_gangs(changes: Iterable[Change], state: State) -> set[tuple[str, st
             change.step.operation in ("delete", "replace")
             and (not change.is_retained or changes_cluster(change))
         ):
-            removed |= _gang_keys([change.old])
+            removed |= {gang.key for gang in planned_gangs([change.old], datetime.now(UTC)).gangs}
             if change.old.resource.is_kind(FLOW.group, FLOW.kind):
                 namespace, run = _key(change.old.resource)
                 steps = (g for g in state.gangs if g.name.startswith(job_prefix(run)))
@@ -212,10 +212,6 @@ def _resumed_gangs(changes: Iterable[Change]) -> Iterator[tuple[str, str]]:
 
 def _key(resource: Resource) -> tuple[str, str]:
     return resource.namespace or "default", resource.name
-
-
-def _gang_keys(views: list[View]) -> set[tuple[str, str]]:
-    return {gang.key for gang in planned_gangs(views, datetime.now(UTC)).gangs}
 
 
 def _messages(answer: Answer, rule: Rule[Any], config: RuleConfig) -> Iterator[str]:

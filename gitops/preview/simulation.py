@@ -28,7 +28,6 @@ from policies.resources import Resource
 from policies.rule import Rule, RuleConfig
 from policies.rules import simulated
 from policies.values import UNKNOWN
-from policies.views import View
 
 _MINUTE: Final = 60
 

@@ -330,3 +330,9 @@ def test_cluster_network_that_is_already_in_use_is_rejected(
     install("ip", f"echo '{routes}'")
     with pytest.raises(DevclusterError, match=r"in use \(10.250.7.0/24 dev wg0\)"):
         host.check(REAL, layout)
+
+
+def test_kernel_settings_of_nodes_exist_and_are_integers() -> None:
+    for key, value in mounts.SYSCTLS.items():
+        assert Path("/proc/sys", key).exists(), key
+        assert value.isdigit()

@@ -1,8 +1,18 @@
 """Test cases that violate each rule."""
 
 from tests.policies import manifests
-from tests.policies.case import LIMITS, MAIN, POD, REQUESTS, SERVER, Case, job
-from tests.policies.harness import REMOVED, Manifest, changed
+from tests.policies.harness import (
+    LIMITS,
+    MAIN,
+    POD,
+    REMOVED,
+    REQUESTS,
+    SERVER,
+    Case,
+    Manifest,
+    changed,
+    job,
+)
 from tests.policies.security_cases import SECURITY_CASES
 
 DIGEST = "0123456789abcdef" * 4

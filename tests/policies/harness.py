@@ -1,6 +1,8 @@
 """Evaluation of rules as in the Pulumi engine: policies receive the SDK's proxies."""
 
 import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from pulumi_policy import (
@@ -14,12 +16,20 @@ from pulumi_policy.deserialize import deserialize_properties, serialize_properti
 from pulumi_policy.policy import PolicyCustomTimeouts
 
 from policies.binding import Binding
-from policies.catalogue import RULES
+from policies.catalogue import RULES, RULES_BY_NAME
 from policies.rule import Rule
+from tests.policies import manifests
 
 Manifest = dict[str, Any]
 UNKNOWN_VALUE = proxy.UNKNOWN_STRING_VALUE
 REMOVED = object()
+POD = "spec/tasks/0/template/spec"
+MAIN = f"{POD}/containers/0"
+LIMITS = f"{MAIN}/resources/limits"
+REQUESTS = f"{MAIN}/resources/requests"
+CONTEXT = f"{MAIN}/securityContext"
+SERVER = "spec/template/spec/containers/0"
+Build = Callable[[], Manifest]
 
 
 def rule_named(name: str) -> Rule[Any]:
@@ -100,3 +110,32 @@ def changed(manifest: Manifest, *edits: tuple[str, Any]) -> Manifest:
 def split(path: str) -> list[str]:
     """Split a path at slashes; `~` is a slash inside a key, as in `nvidia.com~gpu`."""
     return [step.replace("~", "/") for step in path.split("/")]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A rule violation caused by a changed or missing manifest in the stack."""
+
+    rule: str
+    build: Build
+    edits: tuple[tuple[str, Any], ...] = ()
+    reports: tuple[str, ...] = ()
+    config: dict[str, Any] | None = None
+    removed: bool = False
+    others: tuple[Build, ...] = field(default=())
+
+    @property
+    def of_stack(self) -> bool:
+        """True if the rule evaluates the complete stack."""
+        return RULES_BY_NAME[self.rule].scope == "stack"
+
+    def stack(self) -> list[Manifest]:
+        """Return the complete stack with the invalid manifest in place of the compliant one."""
+        good = self.build()
+        other_manifests = [item for item in manifests.whole_stack() if item != good]
+        invalid = [] if self.removed else [changed(good, *self.edits)]
+        return [*other_manifests, *invalid, *(build() for build in self.others)]
+
+
+def job(rule: str, *edits: tuple[str, Any], reports: tuple[str, ...], **kwargs: Any) -> Case:
+    return Case(rule, manifests.volcano_job, edits, reports, **kwargs)

@@ -1,8 +1,7 @@
 """Violations of the rules for images, pod and cluster security, and tenants."""
 
 from tests.policies import manifests
-from tests.policies.case import CONTEXT, MAIN, POD, Case, job
-from tests.policies.harness import REMOVED, Manifest
+from tests.policies.harness import CONTEXT, MAIN, POD, REMOVED, Case, Manifest, job
 
 
 def flow_schema() -> Manifest:

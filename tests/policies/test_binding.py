@@ -11,8 +11,9 @@ from policies.catalogue import RULES
 from policies.rule import Level, Severity, pod_rule, resource_rule
 from policies.settings import NoConfig
 from tests.policies import manifests
-from tests.policies.case import MAIN, POD
 from tests.policies.harness import (
+    MAIN,
+    POD,
     REMOVED,
     UNKNOWN_VALUE,
     arguments,

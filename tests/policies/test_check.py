@@ -18,9 +18,8 @@ import yaml
 from policies.catalogue import RULES, RULES_BY_NAME
 from policies.check import main
 from tests.policies import manifests
-from tests.policies.case import CONTEXT, Case
 from tests.policies.cases import CASES
-from tests.policies.harness import changed, evaluate_rule
+from tests.policies.harness import CONTEXT, Case, changed, evaluate_rule
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 PRIVILEGED = changed(manifests.volcano_job(), (f"{CONTEXT}/privileged", True))

@@ -5,8 +5,17 @@ from typing import Any
 import pytest
 
 from tests.policies import manifests
-from tests.policies.case import CONTEXT, LIMITS, MAIN, POD, REQUESTS
-from tests.policies.harness import REMOVED, Manifest, changed, evaluate_rule
+from tests.policies.harness import (
+    CONTEXT,
+    LIMITS,
+    MAIN,
+    POD,
+    REMOVED,
+    REQUESTS,
+    Manifest,
+    changed,
+    evaluate_rule,
+)
 
 GPU = {"nvidia.com/gpu": 1}
 GPU_REQUEST = f"{REQUESTS}/nvidia.com~gpu"

@@ -10,8 +10,9 @@ from policies.binding import Binding
 from policies.catalogue import RULES, RULES_BY_NAME
 from policies.exemptions import Exemptions
 from tests.policies import manifests
-from tests.policies.case import CONTEXT, POD
 from tests.policies.harness import (
+    CONTEXT,
+    POD,
     REMOVED,
     Manifest,
     arguments,

@@ -13,8 +13,8 @@ import yaml
 
 from policies.catalogue import RULES_BY_NAME
 from policies.check import main
-from tests.policies.case import Case
 from tests.policies.cases import CASES
+from tests.policies.harness import Case
 
 ONLY = {"all": "disabled", "gpu-toleration": "mandatory", "host-network-dns": "mandatory"}
 POD = """\

@@ -26,8 +26,7 @@ from policies.catalogue import RULES, unique
 from policies.pack import NAME, Servicer
 from policies.properties import Properties, plain
 from tests.policies import manifests
-from tests.policies.case import LIMITS, POD
-from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, type_of
+from tests.policies.harness import LIMITS, POD, REMOVED, UNKNOWN_VALUE, Manifest, changed, type_of
 
 PACK = Path(__file__).parents[2] / "policies"
 

@@ -13,9 +13,16 @@ from policies.rule import Rule, RuleConfig
 from policies.values import UNKNOWN
 from policies.views import Stack, View
 from tests.policies import manifests
-from tests.policies.case import Case
 from tests.policies.cases import CASES
-from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, evaluate_rule, type_of
+from tests.policies.harness import (
+    REMOVED,
+    UNKNOWN_VALUE,
+    Case,
+    Manifest,
+    changed,
+    evaluate_rule,
+    type_of,
+)
 from tools.generate.policy_examples import EXAMPLES, SETTINGS
 
 NAMES = [rule.name for rule in RULES]

@@ -26,9 +26,8 @@ from tests.cluster.load import Load
 from tests.cluster.platform import Platform, copy_checkout
 from tests.soak import inventory
 from tests.soak.churn import Churn, inference_request, model_url
-from tests.soak.goals import goals_of
+from tests.soak.goals import draw, goals_of
 from tests.soak.memory import Sampler, cluster_processes
-from tests.soak.plot import draw
 from tools.bench.outcome import DIRECTORY, conclude, load, print_line
 
 CLIENTS, PAUSE = 4, 0.2

@@ -2,9 +2,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from tests.soak.goals import goals_of, trend, trends
+from tests.soak.goals import draw, goals_of, trend, trends
 from tests.soak.inventory import added, numbered
-from tests.soak.plot import draw
 from tools.bench.outcome import Goal
 
 MINUTES = [number / 10 for number in range(200)]

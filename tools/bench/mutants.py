@@ -56,7 +56,7 @@ _RESUMPTION = (
     "tests/training/test_kills.py::test_killed_run_resumes",
     "tests/training/test_kills.py::test_gang_of_another_size",
 )
-_ORDER = ("tests/training/data/test_loader.py", "tests/training/data/test_order.py")
+_ORDER = ("tests/training/data/test_loader.py", "tests/training/data/test_data.py")
 TRAINING: dict[str, tuple[str, ...]] = {
     "training/train.py": (
         "tests/training/test_evaluation.py",
@@ -94,7 +94,6 @@ TRAINING: dict[str, tuple[str, ...]] = {
     "training/lora.py": ("tests/training/test_lora.py",),
     "training/data/loader.py": (*_ORDER, *_MATHEMATICS),
     "training/data/samples.py": (
-        "tests/training/data/test_data.py",
         "tests/training/data/test_text.py",
         *_ORDER,
     ),

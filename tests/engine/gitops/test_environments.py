@@ -1,4 +1,4 @@
-"""New environments and protected resources under the real engine."""
+"""New environments, protected resources and rights of pipelines under the real engine."""
 
 import json
 import shutil
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from devcluster.paths import CHECKOUT
 from tests.engine.conftest import MakeStack, Stack
@@ -87,3 +88,26 @@ def test_protected_claim_is_deleted_by_neither_destroy_nor_an_edit(protected: St
     assert "kubernetes:core/v1:PersistentVolumeClaim" in left
     assert not any("batch.volcano.sh" in kind for kind in left)
     shutil.rmtree(out)
+
+
+def test_rights_cover_every_object_and_charts_are_mentioned(engine: MakeStack) -> None:
+    """Production has registry Secrets, charts and system namespaces."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gitops", "access", "--stack", "prod", "--updaters", "cd"],
+        cwd=CHECKOUT,
+        env=engine("prod")._environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "the chart volcano also requires permissions" in done.stderr
+    roles = [made for made in yaml.safe_load_all(done.stdout) if made["kind"].endswith("Role")]
+    namespaces = {role["metadata"].get("namespace", "") for role in roles}
+    assert {"", "ml-prod"} < namespaces
+    rules = [rule for role in roles for rule in role["rules"]]
+    named = [rule for rule in rules if "secrets" in rule["resources"] and "get" in rule["verbs"]]
+    assert all(rule["resourceNames"] for rule in named)
+    assert {"deployments", "networkpolicies", "persistentvolumeclaims"} <= {
+        resource for rule in rules for resource in rule["resources"]
+    }

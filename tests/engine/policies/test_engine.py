@@ -14,8 +14,7 @@ from policies.custom_rules import VARIABLE
 from tests.engine.policies import judged
 from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
-from tests.policies.case import CONTEXT
-from tests.policies.harness import UNKNOWN_VALUE, changed
+from tests.policies.harness import CONTEXT, UNKNOWN_VALUE, changed
 
 
 @pytest.fixture

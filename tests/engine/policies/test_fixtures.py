@@ -12,9 +12,8 @@ from kube import promoted_models
 from policies.catalogue import RULES, RULES_BY_NAME
 from tests.engine.policies.judged import CheckResult, Manifest, Run, program
 from tests.policies import manifests
-from tests.policies.case import LIMITS, MAIN, POD, Case
 from tests.policies.cases import CASES
-from tests.policies.harness import REMOVED, changed
+from tests.policies.harness import LIMITS, MAIN, POD, REMOVED, Case, changed
 from tests.policies.test_rules import STRICT
 
 REFERENCES = {

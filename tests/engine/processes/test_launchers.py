@@ -1,6 +1,8 @@
-"""The program under torchrun and accelerate, which start new interpreters."""
+"""The program under mpirun, torchrun and accelerate, which start new interpreters."""
 
 import json
+import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -8,11 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import psutil
+import pytest
 
 from tests.training.programs import SAVING, SLOWLY, arguments, digest, free_port, saved, until
 from tests.training.test_accelerate import TWO
-from workload import exit_codes
+from training.checkpoints import storage
+from workload import exit_codes, files
 from workload.manifest import read_manifest
+
+FLAGS = ["--model=digits-net", "--dataset=digits", "--epochs=1"]
 
 
 @contextmanager
@@ -84,3 +90,29 @@ def test_accelerate_starts_the_same_program_with_two_processes(tmp_path: Path) -
     assert (events[0]["event"], events[-1]["event"]) == ("start", "finished")
     assert events[0]["processes"] == 2
     assert events[-1]["accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("wrapper", ["no wrapper", "script that sets the ranks"])
+def test_gang_started_by_mpirun_trains(wrapper: str, tmp_path: Path) -> None:
+    mpirun = shutil.which("mpirun")
+    if mpirun is None:
+        pytest.skip("mpirun of Open MPI is not installed (Debian: openmpi-bin)")
+    program = [sys.executable, "-m", "training", *FLAGS, f"--run-dir={tmp_path / 'run'}"]
+    if wrapper != "no wrapper":
+        ranks = "export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE"
+        program = ["sh", "-c", f'{ranks}; exec "$@"', "sh", *program]
+    options = ["--allow-run-as-root", "--oversubscribe", "--bind-to", "none", "-np", "2"]
+    environment = {**os.environ, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    ended = subprocess.run(
+        [mpirun, *options, *program],
+        env=environment,
+        check=False,
+        capture_output=True,
+        text=True,
+        timeout=800,
+    )
+    assert ended.returncode == exit_codes.DONE, ended.stdout + ended.stderr
+    [path] = files.list_checkpoints(tmp_path / "run/checkpoints")
+    seal = storage.read_seal(path)
+    assert isinstance(seal, storage.Seal)
+    assert seal.processes == 2

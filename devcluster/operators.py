@@ -12,7 +12,7 @@ from devcluster import DevclusterError
 from devcluster.images.base_image import Base
 from devcluster.images.catalog import BASES, KUBECTL, ToolImage
 from devcluster.toolchain import OPERATORS, Operator
-from devcluster.toolchain.progress import Report
+from devcluster.toolchain.builder import Report
 from kube.kinds import KINDS
 
 NAMESPACES: Final[Mapping[str, Sequence[str]]] = {

@@ -7,8 +7,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from gitops import access_command as access
 from gitops import changed, comment
-from gitops.access import command as access
 from gitops.environments import difference_command, new_command
 from gitops.errors import FAILED, GitopsError, Parser
 from gitops.forecast import simulate_command, snapshot_command

@@ -13,9 +13,9 @@ import yaml
 from kube import promoted_models
 from kube.accelerators import OTHER_DEVICES
 from policies import output
+from policies.catalogue import with_custom_rules
 from policies.cel import Manifest, Target, Variables, literal, pattern
 from policies.configuration import Configuration
-from policies.custom_rules import with_custom_rules
 from policies.inputs import UnusableInputError, add_rule_arguments, read_configuration
 from policies.kubernetes_yaml import Dumper
 from policies.rule import ConfigurationError as ConfigurationError

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from policies import output
+from policies.catalogue import with_custom_rules
 from policies.configuration import Configuration
-from policies.custom_rules import with_custom_rules
 from policies.documents import Document, DocumentError
 from policies.evaluation import applicable_rules, evaluate
 from policies.inputs import (

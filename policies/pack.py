@@ -31,7 +31,7 @@ from pulumi_policy import (
 from pulumi_policy import policy as sdk
 
 from policies.binding import Binding
-from policies.custom_rules import VARIABLE, with_custom_rules
+from policies.catalogue import VARIABLE, with_custom_rules
 from policies.properties import Properties
 from policies.rule import ConfigurationError, Rule
 from policies.rules.simulated import DECLARED_RULES

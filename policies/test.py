@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from policies.catalogue import RULES
+from policies.catalogue import RULES, with_custom_rules
 from policies.configuration import Configuration
-from policies.custom_rules import with_custom_rules
 from policies.documents import DocumentError, read
 from policies.evaluation import applicable_rules, evaluate
 from policies.inputs import UnusableInputError, add_rule_arguments, manifests_in, read_configuration

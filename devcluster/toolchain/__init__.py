@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from devcluster.toolchain import files, pins
-from devcluster.toolchain.builder import Builder, Order, Store
+from devcluster.toolchain.builder import Builder, Order, Report, Store, announcement
 from devcluster.toolchain.go import Go
 from devcluster.toolchain.manifests import OperatorFiles, VolcanoFiles
 from devcluster.toolchain.pins import (
@@ -24,7 +24,6 @@ from devcluster.toolchain.pins import (
     Program,
     volcano_release,
 )
-from devcluster.toolchain.progress import Report, announcement
 
 __all__ = [
     "GROUPS",

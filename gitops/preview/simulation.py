@@ -22,8 +22,8 @@ from gitops.stack_file import document
 from infra.schedule import PROGRAM
 from kube.kinds.volcano import FLOW, job_prefix
 from kube.names import BUS_GROUP, SCHEDULING_GROUP
+from policies.catalogue import with_custom_rules
 from policies.configuration import parse
-from policies.custom_rules import with_custom_rules
 from policies.resources import Resource
 from policies.rule import Rule, RuleConfig
 from policies.rules import simulated

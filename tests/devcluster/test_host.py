@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from devcluster import DevclusterError, host
-from devcluster.nodes import mounts
+from devcluster.nodes import init
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
 from tests.devcluster.conftest import Install
@@ -301,7 +301,7 @@ def test_the_longest_socket_path_is_accepted(tmp_path: Path) -> None:
     host.check(REAL, layout)
 
 
-@pytest.mark.parametrize("name", [*mounts.OVERLAID, "run", "dev"])
+@pytest.mark.parametrize("name", [*init.OVERLAID, "run", "dev"])
 @pytest.mark.usefixtures("unoccupied_host")
 def test_checkout_in_a_directory_used_by_the_nodes_is_rejected(tmp_path: Path, name: str) -> None:
     layout = Layout(tmp_path, Path("/", name, "platform"))
@@ -333,6 +333,6 @@ def test_cluster_network_that_is_already_in_use_is_rejected(
 
 
 def test_kernel_settings_of_nodes_exist_and_are_integers() -> None:
-    for key, value in mounts.SYSCTLS.items():
+    for key, value in init.SYSCTLS.items():
         assert Path("/proc/sys", key).exists(), key
         assert value.isdigit()

@@ -1,13 +1,13 @@
 import pytest
 
-from devcluster.toolchain.go import compiler_memory
-from devcluster.toolchain.progress import (
+from devcluster.toolchain.builder import (
     COMPILED_PER_SECOND,
     LINK_COST,
     Meter,
     announcement,
     duration,
 )
+from devcluster.toolchain.go import compiler_memory
 
 GIB = 2**30
 
@@ -16,8 +16,8 @@ GIB = 2**30
 def seconds(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The clock, in seconds, on a machine with two processors."""
     now = [0.0]
-    monkeypatch.setattr("devcluster.toolchain.progress.time.monotonic", lambda: now[0])
-    monkeypatch.setattr("devcluster.toolchain.progress.os.cpu_count", lambda: 2)
+    monkeypatch.setattr("devcluster.toolchain.builder.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("devcluster.toolchain.builder.os.cpu_count", lambda: 2)
     return now
 
 

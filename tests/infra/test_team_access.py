@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from gitops.access.rights import plural
+from gitops.access import plural
 from infra.manifests import Manifest
 from infra.settings.tenancy import TenancySettings
 from infra.team_access import MEMBERS, VIEWERS, team_access

@@ -21,7 +21,7 @@ import psutil
 from devcluster import host
 from devcluster.images.catalog import TOOL_IMAGES
 from devcluster.images.oci import Layout as OciLayout
-from devcluster.nodes import cgroups, mounts
+from devcluster.nodes import cgroups, init
 from devcluster.nodes.services import NodeServices
 from devcluster.paths import CHECKOUT, Layout, cache_root
 from devcluster.spec import Kind, cluster_spec
@@ -69,7 +69,7 @@ def main(folder: Path, binaries: Path) -> None:
         made.mkdir(parents=True, exist_ok=True)
     (folder / PODS).mkdir(exist_ok=True)
     machine = cgroups.hierarchies()
-    mounts.prepare(layout, NAME, machine)
+    init.mount_file_systems(layout, NAME, machine)
     if machine.unified:
         leaf = cgroups.ROOT / "init"
         leaf.mkdir(exist_ok=True)

@@ -11,9 +11,8 @@ import pytest
 from google.protobuf.empty_pb2 import Empty
 from pulumi.runtime.proto.analyzer_pb2_grpc import AnalyzerStub
 
-from policies.catalogue import RULES
+from policies.catalogue import RULES, VARIABLE, with_custom_rules
 from policies.check import main as check
-from policies.custom_rules import VARIABLE, with_custom_rules
 from policies.rule import ConfigurationError
 from policies.test import main as run_cases
 

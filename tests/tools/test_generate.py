@@ -2,6 +2,7 @@
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -9,6 +10,22 @@ from kube.kinds import KINDS
 from policies.catalogue import RULES
 from tools.generate import __main__ as generate
 from tools.generate import blocks, configuration, policies
+from tools.generate.blocks import is_allowed, pipeline_rows, team_rows
+
+GRANTED: list[dict[str, Any]] = [
+    {"apiGroups": [""], "resources": ["pods"], "verbs": ["get"]},
+    {"apiGroups": [""], "resources": ["pods/log"], "verbs": ["get"]},
+    {"apiGroups": ["apps"], "resources": ["deployments"], "verbs": ["patch"]},
+    {"apiGroups": [""], "resources": ["configmaps"], "verbs": ["get"], "resourceNames": ["a"]},
+]
+ROLES: list[dict[str, Any]] = [
+    {"metadata": {"name": "team", "namespace": "ml"}, "rules": GRANTED},
+    {
+        "metadata": {"name": "team", "namespace": "ml"},
+        "roleRef": {"name": "team"},
+        "subjects": [{"name": "vision"}],
+    },
+]
 
 
 def test_every_job_kind_has_a_row_and_a_column() -> None:
@@ -69,3 +86,28 @@ def test_stale_file_fails_the_check_and_is_rewritten(
     assert page.read_text() == "new"
     monkeypatch.setattr("sys.argv", ["generate", "--check"])
     assert generate.main() == 0
+
+
+@pytest.mark.parametrize(
+    ("request_", "expected"),
+    [
+        ("get pods", True),
+        ("get pods/worker-0", True),
+        ("get pods --subresource=log", True),
+        ("create pods --subresource=exec", False),
+        ("patch deployments.apps", True),
+        ("patch deployments", False),
+        ("get configmaps/a", True),
+        ("get configmaps/b", False),
+        ("get configmaps", False),
+    ],
+)
+def test_request_is_evaluated_by_the_rules_of_the_group(request_: str, expected: bool) -> None:
+    assert is_allowed(ROLES, "vision", request_) is expected
+    assert not is_allowed(ROLES, "others", request_)
+
+
+def test_every_column_contains_allowed_and_denied_requests() -> None:
+    for rows in (team_rows(), pipeline_rows()):
+        columns = list(zip(*rows, strict=True))[2:]
+        assert all({"yes", "no"} <= set(column) for column in columns)

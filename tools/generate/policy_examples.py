@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from textwrap import dedent
 
-from tools.generate.example import Example, example, with_limits
-from tools.generate.security_examples import SECURITY
+from tools.generate.security_examples import SECURITY, Example, example, with_limits
 
 SETTINGS: dict[str, dict[str, object]] = {
     "gpu-whole-nodes": {"gpusPerNode": 8},

@@ -12,8 +12,8 @@ import yaml
 from infra.settings.tenancy import TenancySettings
 from infra.team_access import team_access
 from tests.cluster.platform import Platform
-from tools.generate.rights import DRY_RUNS, PIPELINE_REQUESTS, TEAM_REQUESTS, pipeline_roles
-from tools.generate.rights import NAMESPACE as STACK_NAMESPACE
+from tools.generate.blocks import DRY_RUNS, PIPELINE_REQUESTS, TEAM_REQUESTS, pipeline_roles
+from tools.generate.blocks import NAMESPACE as STACK_NAMESPACE
 
 NAMESPACE = "vision"
 DOCS = Path(__file__).parents[3] / "docs"

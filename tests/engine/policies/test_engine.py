@@ -10,7 +10,7 @@ import pytest
 
 from devcluster.paths import CHECKOUT
 from devcluster.toolchain import Toolchain
-from policies.custom_rules import VARIABLE
+from policies.catalogue import VARIABLE
 from tests.engine.policies import judged
 from tests.engine.policies.judged import Run, program
 from tests.policies import manifests

@@ -58,7 +58,7 @@ def run(options: argparse.Namespace) -> int:
     """
     import yaml
 
-    from gitops.access.rights import snapshots
+    from gitops.access import snapshots
     from gitops.engine import Stack
     from gitops.stack_file import document, section
     from infra.settings.volcano import VolcanoSettings
@@ -93,7 +93,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapping[str, Any]]":
-    from gitops.access.rights import Object, access
+    from gitops.access import Object, access
 
     sys.stderr.write(f"rendering {options.stack}…\n")
     plan = _plan(stack)

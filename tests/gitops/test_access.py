@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from gitops.__main__ import main
-from gitops.access.rights import Object, access, plural, snapshots
+from gitops.access import Object, access, plural, snapshots
 from policies.kubernetes_yaml import Loader
 
 OBJECTS = [

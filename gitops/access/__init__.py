@@ -1,1 +1,0 @@
-"""Minimum permissions for the pipelines that preview and update a stack."""

@@ -13,7 +13,7 @@ from devcluster.operators import Requirements
 from devcluster.paths import Layout
 from devcluster.progress import Reporter
 from devcluster.spec import Kind, cluster_spec
-from devcluster.toolchain import OPERATORS, OTHER_VOLCANO_RELEASES, Operator
+from devcluster.toolchain.pins import OPERATORS, OTHER_VOLCANO_RELEASES, Operator
 from gitops.errors import GitopsError
 from policies import output
 from simulation import ClusterError

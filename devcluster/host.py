@@ -16,7 +16,8 @@ from devcluster.launcher import namespaces, running_elsewhere
 from devcluster.nodes import links
 from devcluster.paths import Layout
 from devcluster.spec import ClusterSpec, Kind
-from devcluster.toolchain import Extra, Group, go_caches, missing
+from devcluster.toolchain import go_caches, missing
+from devcluster.toolchain.pins import Extra, Group
 
 GIB = 1 << 30
 # Programs and files that real nodes and their images require, with the Debian packages that provide

@@ -20,7 +20,8 @@ from devcluster.operators import Requirements
 from devcluster.paths import Layout
 from devcluster.progress import Reporter, Step
 from devcluster.spec import ClusterSpec, Kind
-from devcluster.toolchain import Group, Toolchain, ensure, files, volcano_release
+from devcluster.toolchain import Toolchain, ensure, files
+from devcluster.toolchain.pins import Group, volcano_release
 from simulation import nodes as simulated_nodes
 from simulation.configuration import PORTS
 from simulation.supervisor import API_READY, Event, EventLog

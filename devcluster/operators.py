@@ -11,8 +11,8 @@ import yaml
 from devcluster import DevclusterError
 from devcluster.images.base_image import Base
 from devcluster.images.catalog import BASES, KUBECTL, ToolImage
-from devcluster.toolchain import OPERATORS, Operator
 from devcluster.toolchain.builder import Report
+from devcluster.toolchain.pins import OPERATORS, Operator
 from kube.kinds import KINDS
 
 NAMESPACES: Final[Mapping[str, Sequence[str]]] = {

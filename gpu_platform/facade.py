@@ -25,7 +25,7 @@ from infra.settings.cluster import (
     TolerationSettings,
 )
 from infra.settings.images import BuildSettings, ImageSettings
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.monitoring import MonitoringSettings, RecorderSettings
 from infra.settings.node_health import NodeHealthSettings
 from infra.settings.storage import (

@@ -14,7 +14,7 @@ from infra.component import cluster_uid
 from infra.outputs import PLATFORM_OUTPUTS, PlatformOutputs, gpu_nodes_input
 from infra.pods import GpuNodes
 from infra.serving.description import InferenceServiceArgs
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.problems import choice, rule
 from infra.settings.training import name_problem
 from infra.settings.training.job import TrainingJobSettings

@@ -14,7 +14,7 @@ from infra.observability import dcgm_exporter, scraping
 from infra.observability.alerts import rule_groups, server_groups
 from infra.observability.dashboards import config_maps
 from infra.pods import GpuNodes
-from infra.serving.runtimes import Runtime
+from infra.serving.runtimes.runtime import Runtime
 from infra.settings import StackSettings
 from infra.settings.monitoring import RELEASE, MonitoringSettings
 from kube.names import MONITORING_GROUP, WORKLOAD_LABEL

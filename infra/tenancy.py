@@ -9,7 +9,7 @@ from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, DNS_PORTS, PULL_SECRET, Manifest, compact, standard_labels
 from infra.settings import StackSettings
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.tenancy import IdentitySettings, TenancySettings
 from infra.team_access import team_access
 from kube.names import RAY_NODE_LABEL, ROLE_LABEL, WORKLOAD_LABEL

@@ -14,30 +14,11 @@ from devcluster.toolchain.builder import Builder, Order, Report, Store, announce
 from devcluster.toolchain.go import Go
 from devcluster.toolchain.manifests import OperatorFiles, VolcanoFiles
 from devcluster.toolchain.pins import (
-    GROUPS,
-    OPERATORS,
-    OTHER_VOLCANO_RELEASES,
     Extra,
     Group,
     Module,
-    Operator,
     Program,
-    volcano_release,
 )
-
-__all__ = [
-    "GROUPS",
-    "OPERATORS",
-    "OTHER_VOLCANO_RELEASES",
-    "Extra",
-    "Group",
-    "Operator",
-    "Toolchain",
-    "ensure",
-    "go_caches",
-    "missing",
-    "volcano_release",
-]
 
 TIMEOUT_SECONDS = 20
 

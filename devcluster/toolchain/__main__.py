@@ -7,7 +7,8 @@ from devcluster import DevclusterError, host
 from devcluster.paths import cache_root
 from devcluster.progress import Reporter
 from devcluster.spec import Kind
-from devcluster.toolchain import GROUPS, Extra, Group, ensure
+from devcluster.toolchain import ensure
+from devcluster.toolchain.pins import GROUPS, Extra, Group
 
 
 def main() -> int:

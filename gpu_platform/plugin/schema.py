@@ -17,7 +17,7 @@ from pydantic import BaseModel
 from gpu_platform.plugin.gpu_nodes import GpuNodesSettings
 from infra.outputs import PLATFORM_OUTPUTS
 from infra.settings.cluster import GpuSettings
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.monitoring import MonitoringSettings, RecorderSettings
 from infra.settings.node_health import NodeHealthSettings
 from infra.settings.schema import (

@@ -16,8 +16,7 @@ from infra.observability.rules import (
     with_group_labels,
     with_run_label,
 )
-from infra.serving.runtimes import Runtime
-from infra.serving.runtimes.runtime import IN_FLIGHT, READY, SUM_BY_POD
+from infra.serving.runtimes.runtime import IN_FLIGHT, READY, SUM_BY_POD, Runtime
 from infra.settings.monitoring import MonitoringSettings, Thresholds
 
 Severity = Literal["critical", "warning", "info"]

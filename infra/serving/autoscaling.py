@@ -5,7 +5,7 @@ from typing import Final
 from infra.manifests import NOT_AWAITED, Manifest
 from infra.serving.description import InferenceServiceArgs, metadata
 from infra.serving.runtimes.runtime import IN_FLIGHT
-from infra.settings.inference import AutoscalingSettings, KedaSettings
+from infra.settings.inference.scaling import AutoscalingSettings, KedaSettings
 from kube.names import KEDA_GROUP
 
 LAST_MINUTE: Final = "[1m:5s]"

@@ -18,9 +18,11 @@ from infra.pods import (
     variables_from,
 )
 from infra.serving.description import LEADER_LABEL, InferenceServiceArgs, Version, labels, metadata
-from infra.serving.runtimes import Endpoints, Launch
+from infra.serving.runtimes.runtime import Endpoints, Launch
 from infra.serving.runtimes.torch import Torch
-from infra.settings.inference import FetchSettings, InferenceServiceSettings, RolloutSettings
+from infra.settings.inference.models import FetchSettings
+from infra.settings.inference.scaling import RolloutSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.training.sweep import template_name
 from kube.names import (
     API_KEYS_VOLUME,

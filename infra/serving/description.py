@@ -7,9 +7,10 @@ from typing import Any, Final, Self
 from infra.manifests import Manifest, compact, standard_labels
 from infra.outputs import SharedResources
 from infra.pods import GpuNodes
-from infra.serving.runtimes import Runtime
+from infra.serving.runtimes.runtime import Runtime
 from infra.settings import StackSettings
-from infra.settings.inference import InferenceServiceSettings, SourceSettings
+from infra.settings.inference.models import SourceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.sweep import Sweep, winner_path
 from kube.names import LEADER_WORKER_SET_GROUP, ROLE_LABEL, SERVICE_LABEL, WORKLOAD_LABEL
 

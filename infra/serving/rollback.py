@@ -13,7 +13,7 @@ from infra.pods import Pod
 from infra.serving.deployment import pods, workload
 from infra.serving.description import InferenceServiceArgs
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS
-from infra.settings.inference import RollbackSettings
+from infra.settings.inference.scaling import RollbackSettings
 from kube.names import CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION, CANARY_SPAN, GATEWAY_GROUP
 
 _PROGRAM: Final = "canary-rollback"

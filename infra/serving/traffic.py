@@ -11,7 +11,7 @@ from typing import Final
 from infra.manifests import NOT_AWAITED, Manifest, compact
 from infra.serving.description import LEADER_LABEL, InferenceServiceArgs, Version, metadata
 from infra.serving.rollback import identity
-from infra.settings.inference import GatewaySettings, IngressSettings, RouteSettings
+from infra.settings.inference.access import GatewaySettings, IngressSettings, RouteSettings
 from kube.names import GATEWAY_GROUP
 
 _NGINX: Final = "nginx.ingress.kubernetes.io"

@@ -7,7 +7,8 @@ from decimal import Decimal
 from typing import Final
 
 from infra.settings.cluster import GpuSettings
-from infra.settings.inference import InferenceServiceSettings, InferenceSettings
+from infra.settings.inference import InferenceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.monitoring import LogsSettings
 from infra.settings.problems import full_key, job_key
 from infra.settings.tenancy import TenancySettings

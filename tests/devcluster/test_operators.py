@@ -10,7 +10,8 @@ from devcluster.images.base_image import PYTORCH, Base
 from devcluster.images.catalog import KUBECTL, MPI, OPERATOR_IMAGES, RAY, TENSORFLOW, ToolImage
 from devcluster.operators import Requirements, stack_requirements
 from devcluster.paths import CHECKOUT
-from devcluster.toolchain import OPERATORS, pins
+from devcluster.toolchain import pins
+from devcluster.toolchain.pins import OPERATORS
 from kube.kinds import KINDS
 from tests.devcluster.conftest import Install
 

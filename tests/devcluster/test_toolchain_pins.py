@@ -4,7 +4,8 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from devcluster.toolchain import GROUPS, OPERATORS, align, go, pins
+from devcluster.toolchain import align, go, pins
+from devcluster.toolchain.pins import GROUPS, OPERATORS
 
 PINS = pins.load()
 MODULES = [pytest.param(module, id=module.name) for module in PINS.modules]

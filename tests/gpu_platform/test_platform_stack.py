@@ -8,7 +8,7 @@ import pytest
 from pulumi.runtime.mocks import MockResourceArgs, set_mocks
 
 from gpu_platform import Platform, PlatformError, TrainingJobSettings
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from tests.infra.conftest import LOOP, Engine
 from tests.infra.examples import INFERENCE_IMAGE, TRAINING_IMAGE
 

@@ -18,7 +18,7 @@ from gpu_platform import (
     VolcanoSettings,
     facade,
 )
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.training.job import TrainingJobSettings as StackSettings
 from infra.training_run import run_name
 from tests.infra.examples import TRAINING_IMAGE

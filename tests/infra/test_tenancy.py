@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from infra.manifests import Manifest
 from infra.settings import validate
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.tenancy import TenancySettings
 from infra.tenancy import (
     Tenancy,

@@ -2,7 +2,7 @@ from typing import Any
 
 import pytest
 
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.training.job import TrainingJobSettings
 from kube.shared_memory import default_shm, shm_problem
 

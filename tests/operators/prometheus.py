@@ -15,7 +15,8 @@ import yaml
 from devcluster.images.catalog import ToolImage
 from devcluster.paths import Layout
 from devcluster.spec import Kind, cluster_spec
-from devcluster.toolchain import Extra, Toolchain, ensure
+from devcluster.toolchain import Toolchain, ensure
+from devcluster.toolchain.pins import Extra
 from tests.cluster.platform import ROOT, Platform, await_
 from tests.operators.definitions import GoModule
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from infra.settings.inference import InferenceServiceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from tests.infra.serving.examples import container, serving
 from tests.training.programs import free_port
 from tools.environments import environment, run

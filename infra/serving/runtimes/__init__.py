@@ -5,7 +5,7 @@ from typing import Any, Final, Literal
 
 from infra.serving.runtimes.custom import Custom
 from infra.serving.runtimes.mlserver import Mlserver
-from infra.serving.runtimes.runtime import Endpoints, Launch, Runtime, Source
+from infra.serving.runtimes.runtime import Runtime
 from infra.serving.runtimes.torch import Torch
 from infra.serving.runtimes.triton import Triton
 from infra.serving.runtimes.vllm import Vllm
@@ -19,8 +19,6 @@ RUNTIMES: Final[Mapping[RuntimeName, type[Runtime]]] = {
     "mlserver": Mlserver,
     "custom": Custom,
 }
-
-__all__ = ["RUNTIMES", "Endpoints", "Launch", "Runtime", "RuntimeName", "Source", "read"]
 
 
 def read(name: RuntimeName, server: Mapping[str, Any]) -> Runtime:

@@ -6,7 +6,8 @@ from pathlib import Path
 from infra.manifests import RECORDER
 from infra.settings.cluster import GpuSettings
 from infra.settings.images import PROJECT_ROOT, ImagesSettings, is_inside
-from infra.settings.inference import InferenceServiceSettings, InferenceSettings
+from infra.settings.inference import InferenceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.monitoring import LogsSettings, MonitoringSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings

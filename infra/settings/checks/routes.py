@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import combinations
 
-from infra.settings.inference import GatewaySettings, InferenceSettings
+from infra.settings.inference import InferenceSettings
+from infra.settings.inference.access import GatewaySettings
 from infra.settings.problems import job_key, service_key
 from infra.settings.tenancy import TenancySettings
 from infra.settings.training import TrainingSettings

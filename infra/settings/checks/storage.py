@@ -2,7 +2,8 @@
 
 from collections.abc import Iterator, Mapping
 
-from infra.settings.inference import InferenceServiceSettings, InferenceSettings
+from infra.settings.inference import InferenceSettings
+from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.problems import choice, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.training import TrainingSettings

@@ -5,41 +5,12 @@ from typing import Self
 
 from pydantic import Field, model_validator
 
-from infra.serving.runtimes import Runtime
-from infra.settings.inference.access import (
-    ApiKeysSettings,
-    GatewaySettings,
-    IngressSettings,
-    RouteSettings,
-    TlsSettings,
-)
-from infra.settings.inference.models import FetchSettings, SourceSettings
+from infra.serving.runtimes.runtime import Runtime
 from infra.settings.inference.scaling import (
-    AutoscalingSettings,
-    CanarySettings,
-    KedaSettings,
     RollbackSettings,
-    RolloutSettings,
 )
 from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.types import RunKey, Settings
-
-__all__ = [
-    "ApiKeysSettings",
-    "AutoscalingSettings",
-    "CanarySettings",
-    "FetchSettings",
-    "GatewaySettings",
-    "InferenceServiceSettings",
-    "InferenceSettings",
-    "IngressSettings",
-    "KedaSettings",
-    "RollbackSettings",
-    "RolloutSettings",
-    "RouteSettings",
-    "SourceSettings",
-    "TlsSettings",
-]
 
 
 class InferenceSettings(Settings):

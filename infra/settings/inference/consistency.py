@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any, Final
 from pydantic import ValidationError
 
 from inference.config import variable_of
-from infra.serving.runtimes import RUNTIMES, Runtime, Source
-from infra.serving.runtimes.runtime import LATENCY, REQUESTS
+from infra.serving.runtimes import RUNTIMES
+from infra.serving.runtimes.runtime import LATENCY, REQUESTS, Runtime, Source
 from infra.serving.runtimes.torch import Torch
 from infra.settings.volumes import disk_problem, duplicate_paths
 from kube.names import (

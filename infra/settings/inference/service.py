@@ -6,7 +6,8 @@ from typing import Any, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from infra.serving.runtimes import RUNTIMES, Runtime, RuntimeName
+from infra.serving.runtimes import RUNTIMES, RuntimeName
+from infra.serving.runtimes.runtime import Runtime
 from infra.settings.cluster import TolerationSettings
 from infra.settings.inference.access import ApiKeysSettings, RouteSettings, TlsSettings
 from infra.settings.inference.consistency import problems

@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from infra.serving.runtimes import Launch, read
+from infra.serving.runtimes import read
+from infra.serving.runtimes.runtime import Launch
 
 
 def arguments(gpus: int, **server: Any) -> list[str]:

@@ -11,7 +11,7 @@ from pydantic import Field
 from kube.names import CACHE_PATH, MODELS_PATH, SECRETS_PATH, SHM_PATH, TMP_PATH
 from kube.promoted_models import DIGEST, ENTRY, NAME, NAMESPACE
 from policies import cel
-from policies.cel_objects import MOUNTS
+from policies.cel import MOUNTS
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, pod_rule, resource_rule
 from policies.settings import NoConfig, RoleConfig

@@ -14,6 +14,7 @@ import secrets
 import signal
 import socket
 import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ def _run_program(
     os.dup2(descriptor, 1)
     os.dup2(descriptor, 2)
     os.environ.update(environment)
+    if "PYTHONPATH" in environment:  # Python reads this variable only when it starts.
+        sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
     # A daemonic process may not have children.
     multiprocessing.current_process().daemon = False
     # Fork the program's workers from the same server, as documented for `ensure_running`.
@@ -94,6 +97,13 @@ def start(
     )
     process.start()
     return Program(process, output)
+
+
+def run_with(python: Path, program: str, arguments: list[str], output: Path) -> None:
+    """Run a program with the additional packages of the environment of `python`."""
+    packages = sysconfig.get_path("purelib", vars={"base": str(python.parents[1])})
+    running = start(program, arguments, {"PYTHONPATH": packages}, output)
+    assert running.exit_code() == 0, running.text
 
 
 def kill(programs: Iterable[Program]) -> None:

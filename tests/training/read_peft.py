@@ -1,6 +1,6 @@
-"""Apply adapters to a Llama model with PEFT: read_peft.py BASE TOKENS ADAPTER NEW_ADAPTER.
+"""Program that applies adapters to a Llama model with PEFT: BASE TOKENS ADAPTER NEW_ADAPTER.
 
-Runs in an environment with peft, without this project. Writes the logits with ADAPTER to
+Runs with the packages of an environment that has peft. Writes the logits with ADAPTER to
 ADAPTER/logits.npy. Writes an adapter with random weights for all linear layers to NEW_ADAPTER,
 and the logits with it to NEW_ADAPTER/logits.npy.
 """

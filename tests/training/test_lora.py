@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from tests.training import reference
-from tests.training.programs import kill, start_gang, until
-from tools.environments import environment, run
+from tests.training.programs import kill, run_with, start_gang, until
+from tools.environments import environment
 from training.config import TrainingConfig
 from training.data import load
 from training.export import write_export
@@ -317,18 +317,9 @@ def test_adapters_can_be_exchanged_with_peft(
     tokens = np.random.default_rng(0).integers(0, 256, (3, SIZE["context"]))
     np.save(tmp_path / "tokens.npy", tokens)
     trained_adapter, new_adapter = tmp_path / "run/export/adapter", tmp_path / "new"
-    program = str(Path(__file__).with_name("read_peft.py"))
     python = environment("hugging-face", inherits=True)
-    run(
-        [
-            str(python),
-            program,
-            str(llama),
-            str(tmp_path / "tokens.npy"),
-            str(trained_adapter),
-            str(new_adapter),
-        ]
-    )
+    paths = [llama, tmp_path / "tokens.npy", trained_adapter, new_adapter]
+    run_with(python, "tests.training.read_peft", [*map(str, paths)], tmp_path / "output")
 
     description = json.loads((trained_adapter / "adapter_config.json").read_text())
     assert description["base_model_name_or_path"] == str(llama)

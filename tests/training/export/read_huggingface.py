@@ -1,8 +1,8 @@
-"""Read Hugging Face directories with transformers, and print results for each as JSON.
+"""Program that reads Hugging Face directories with transformers: TEXT DIRECTORY...
 
-Runs in a separate environment, without this project: read_huggingface.py TEXT DIRECTORY...
-The model's inputs are in `tokens.npy` next to each DIRECTORY. Its outputs are written to
-`logits.npy` there.
+Runs with the packages of an environment that has transformers. The model's inputs are in
+`tokens.npy` next to each DIRECTORY. Its outputs are written to `logits.npy` there, and the other
+results to `answer.json`.
 """
 
 import json
@@ -27,4 +27,4 @@ for folder in map(Path, folders):
         "encoded": encoded,
         "decoded": tokenizer.decode(encoded),
     }
-    print(json.dumps(answer))  # noqa: T201
+    folder.with_name("answer.json").write_text(json.dumps(answer))

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from tools.environments import environment, run
+from tests.training.programs import run_with
+from tools.environments import environment
 from training.config import TrainingConfig
 from training.data import load
 from training.data.__main__ import main as prepare
@@ -78,18 +79,18 @@ def exports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ReadExport]:
         tokens = np.random.default_rng(0).integers(0, 256, (3, OPTIONS["context"]))
         np.save(exports[dataset][0].with_name("tokens.npy"), tokens)
     python = environment("hugging-face", inherits=True)
-    program = str(Path(__file__).with_name("read_huggingface.py"))
-    folders = [str(folder) for folder, _ in exports.values()]
-    answers = map(json.loads, run([str(python), program, TEXT, *folders]).splitlines()[-2:])
+    arguments = [TEXT, *(str(folder) for folder, _ in exports.values())]
+    output = tmp_path_factory.mktemp("transformers") / "output"
+    run_with(python, "tests.training.export.read_huggingface", arguments, output)
     return {
         dataset: ReadExport(
             folder,
             model,
             torch.from_numpy(np.load(folder.with_name("tokens.npy"))),
             np.load(folder.with_name("logits.npy")),
-            answer,
+            json.loads(folder.with_name("answer.json").read_text()),
         )
-        for (dataset, (folder, model)), answer in zip(exports.items(), answers, strict=True)
+        for dataset, (folder, model) in exports.items()
     }
 
 

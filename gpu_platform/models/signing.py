@@ -8,14 +8,16 @@ import hashlib
 import io
 import json
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
-from model_signing import hashing, signing, verifying
 
 from gitops.errors import GitopsError
 from workload.files import describe_all
+
+if TYPE_CHECKING:
+    from model_signing import hashing
 
 PASSWORD: Final = "MODEL_KEY_PASSWORD"  # noqa: S105  the name of a variable
 """Environment variable with the password of an encrypted private key."""
@@ -29,6 +31,9 @@ def sign(directory: Path, key: Path, password: str | None = None) -> bytes:
     Raises:
         GitopsError: If the key cannot be used.
     """
+    # Slow to import, and not needed for models without a signature.
+    from model_signing import signing
+
     target = directory.with_suffix(".sig")
     try:
         signer = signing.Config().use_elliptic_key_signer(private_key=key, password=password)
@@ -47,6 +52,8 @@ def verify(directory: Path, bundle: bytes, key: Path, reference: str) -> None:
         GitopsError: If the key cannot be read, the signature is not valid, or the files differ from
             the signed files.
     """
+    from model_signing import verifying
+
     signature = directory.with_suffix(".sig")
     signature.write_bytes(bundle)
     # Suppress the warning that signatures made by old library versions lack a key hint.
@@ -93,5 +100,7 @@ def fingerprint(key: Path) -> str:
 
 def _hashing_config() -> hashing.Config:
     """Return a hashing configuration that includes every file."""
+    from model_signing import hashing
+
     config = hashing.Config().set_ignored_paths(paths=(), ignore_git_paths=False)
     return config.use_file_serialization(ignore_paths=())

@@ -8,6 +8,8 @@ files that the failure recorder saved (docs/logs.md) and, for the last attempt, 
 (`log_every`), otherwise per epoch.
 """
 
+from __future__ import annotations
+
 import argparse
 import contextlib
 import itertools
@@ -15,13 +17,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
-
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.figure import Figure
+from typing import TYPE_CHECKING, Final
 
 from workload.progress import AnyEvent, Epoch, Started, Step, parse
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
 
 _BLUE, _RED, _GREEN = "#1f77b4", "#d62728", "#2ca02c"
 _WINDOW: Final = 10.0
@@ -88,6 +89,10 @@ def throughput(attempt: Attempt) -> tuple[list[float], list[float]]:
 
 def draw(found: list[Attempt], path: Path) -> None:
     """Plot the loss above the throughput, and shade the time lost between two attempts."""
+    # Slow to import, and only this function needs it.
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     mpl.rcParams["svg.hashsalt"] = "run-curves"  # makes the file reproducible
     figure = Figure(figsize=(8, 5), layout="constrained")
     loss, rate = figure.subplots(2, 1, sharex=True)

@@ -20,7 +20,6 @@ from unittest.mock import Mock
 import pytest
 import requests
 import yaml
-from model_signing import verifying
 
 from devcluster.paths import CHECKOUT
 from gitops.errors import GitopsError
@@ -103,6 +102,8 @@ def test_fetched_model_equals_the_published_one(shelf: Shelf, tmp_path: Path) ->
 def test_downloaded_model_is_verified_by_the_model_signing_library(
     shelf: Shelf, tmp_path: Path
 ) -> None:
+    from model_signing import verifying
+
     digest = shelf.publish()
     folder = tmp_path / "downloaded"
     for layer in promotion.read(shelf.repository, digest).layers:

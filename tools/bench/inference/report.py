@@ -5,9 +5,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
-
 from tools.bench.inference.contestants import CONTESTANTS, OURS
 from tools.bench.inference.measure import (
     CLIENTS,
@@ -236,6 +233,10 @@ COLORS: Final = ("#d62728", "#1f77b4", "#2ca02c", "#9467bd", "#ff7f0e", "#7f7f7f
 
 def draw(result: Mapping[str, Any], path: Path) -> None:
     """Plot p99 of open loops and the median of closed loops against the rate, for each model."""
+    # Slow to import, and only this function needs it.
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+
     # A fixed salt makes the file reproducible.
     mpl.rcParams["svg.hashsalt"] = "inference-load"
     names = [name for name in result["servers"] if not WORKLOADS[name].plain]

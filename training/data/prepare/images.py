@@ -71,7 +71,7 @@ def from_directory(
     """Read images from one directory per class, and crop and scale them to `shape`.
 
     The pixels of an image determine whether it is held out, so additional images do not change the
-    split of existing ones. Raise DataError if there are no images.
+    split of existing ones. Raise DataError if a class has no images.
     """
     try:
         classes = tuple(sorted(path.name for path in directory.iterdir() if _is_class(path)))
@@ -90,6 +90,11 @@ def from_directory(
     if not files:
         raise DataError(
             f"{directory} has no images: it must contain a directory of images per class"
+        )
+    for label in set(range(len(classes))) - {label for _, label in files}:
+        raise DataError(
+            f"{directory} has no images of the class {classes[label]!r}: add images, or remove the "
+            "directory"
         )
 
     def picture(file: tuple[Path, int]) -> Picture | Dropped:

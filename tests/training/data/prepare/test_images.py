@@ -248,6 +248,15 @@ def test_a_directory_without_images_is_rejected(
     assert not (tmp_path / "shards").exists()
 
 
+def test_a_class_directory_without_images_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    (tmp_path / "pictures/misplaced").mkdir()
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.BAD_INPUT
+    assert "no images of the class 'misplaced': add images, or remove" in capsys.readouterr().err
+
+
 def test_an_empty_training_set_is_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

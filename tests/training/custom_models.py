@@ -117,7 +117,7 @@ class WithMask(Frozen):
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...], dtype: str, share: bool) -> None:
         super().__init__(outputs, input_shape)
-        mask = torch.ones(1).to(getattr(torch, dtype)).expand(4)
+        mask = torch.ones(1).to(getattr(torch, dtype)).expand(2)
         self.register_buffer("mask", mask if share else mask.contiguous())
 
 

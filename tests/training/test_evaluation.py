@@ -59,6 +59,12 @@ def gang(run_dir: Path, size: int, *options: str) -> list[Program]:
     return start_gang([*flags, *options], size, run_dir.with_suffix(".output"))
 
 
+def test_batches_of_long_texts_have_fewer_samples() -> None:
+    sizes = [evaluation.batch_size(tokens, 512) for tokens in (1, 3000, 100_000)]
+    assert sizes == [512, 5, 1]
+    assert all(isinstance(size, int) for size in sizes)
+
+
 def test_evaluation_result_does_not_depend_on_the_batch_size(
     train: Train, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

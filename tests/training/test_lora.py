@@ -207,6 +207,9 @@ def test_order_of_the_adapted_layers_is_not_another_setting(
     assert json.loads(capsys.readouterr().out.splitlines()[-1])["already"] is True
     with pytest.raises(ConfigurationError, match="lora_targets: none, now q_proj"):
         train("run", **settings | {"lora_targets": names[:1]})
+    assert train("fewer", **settings | {"lora_targets": names[:1]}) == exit_codes.DONE
+    with pytest.raises(ConfigurationError, match="lora_targets: q_proj, now none"):
+        train("fewer", **settings)
 
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp"])

@@ -1,5 +1,7 @@
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
@@ -12,6 +14,7 @@ from tests.training.programs import start_gang
 from tests.training.test_custom_models import held_out_metrics
 from training.config import TrainingConfig
 from training.optimizer import learning_rate, optimizer, state_bytes
+from training.parallel import Parallel
 from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.export import load_network
@@ -175,3 +178,15 @@ def test_betas_are_passed_to_the_optimizer() -> None:
 def test_invalid_betas_and_decay_are_refused(settings: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         TrainingConfig.model_validate(settings)
+
+
+@pytest.mark.parametrize(("applied_to", "decays"), [("all", [0.5]), ("matrices", [0.5, 0.0])])
+def test_weight_decay_applies_to_scalars_unless_limited_to_matrices(
+    applied_to: str, decays: list[float]
+) -> None:
+    network = nn.Module()
+    network.scale = nn.Parameter(torch.tensor(1.0))
+    network.weight = nn.Parameter(torch.ones(2, 2))
+    config = TrainingConfig.model_validate({"weight_decay": 0.5, "weight_decay_on": applied_to})
+    built = optimizer(config, cast(Parallel, SimpleNamespace(model=network)))
+    assert [group["weight_decay"] for group in built.param_groups] == decays

@@ -6,29 +6,23 @@ from datetime import datetime
 from io import StringIO
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
-from pydantic.alias_generators import to_camel
 from rich.console import Console
 from rich.table import Table
+
+from gitops.forecast.state import CamelModel
 
 _HOUR = 3600
 Verdict = Literal["runs", "starts at once", "starts later", "waits", "suspended"]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class Range(_Model):
+class Range(CamelModel):
     """Smallest and largest value in several simulations."""
 
     least: float
     most: float
 
 
-class GangAnswer(_Model):
+class GangAnswer(CamelModel):
     """Verdict on a gang. Times are seconds since the snapshot.
 
     With several simulations, values without a range come from the most typical simulation.
@@ -72,7 +66,7 @@ class GangAnswer(_Model):
         return ", ".join(f"{verdict} ({n} of {total})" for verdict, n in self.verdicts.items())
 
 
-class Victim(_Model):
+class Victim(CamelModel):
     """Eviction of all or some pods of a gang.
 
     With several simulations, `at_seconds` is the earliest time; `pods` and `gpu_hours` are maxima.
@@ -106,7 +100,7 @@ class Victim(_Model):
         return high if self.least_gpu_hours is None or low == high else f"{low} to {high}"
 
 
-class QueueAnswer(_Model):
+class QueueAnswer(CamelModel):
     """GPUs that the running gangs of a queue use, at three points in time."""
 
     queue: str
@@ -118,7 +112,7 @@ class QueueAnswer(_Model):
     """Number of GPUs at the end of the simulation."""
 
 
-class Answer(_Model):
+class Answer(CamelModel):
     """Result of a simulation."""
 
     taken: datetime

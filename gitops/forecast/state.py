@@ -26,13 +26,15 @@ _KEYS_WITHOUT_NAMES: Final = ("state", "operator", "effect", "requests", "alloca
 """Keys whose values are never names. These values are kept even if they equal a replaced name."""
 
 
-class _Model(BaseModel):
+class CamelModel(BaseModel):
+    """Immutable model with keys in camel case."""
+
     model_config = ConfigDict(
         frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
     )
 
 
-class Node(_Model):
+class Node(CamelModel):
     """A node. Nodes that are not Ready are listed as unschedulable."""
 
     name: str
@@ -44,14 +46,14 @@ class Node(_Model):
     """Requests of pods outside gangs, such as model servers and DaemonSets."""
 
 
-class Queue(_Model):
+class Queue(CamelModel):
     """A Volcano queue with its spec."""
 
     name: str
     spec: JsonObject = {}
 
 
-class PriorityClass(_Model):
+class PriorityClass(CamelModel):
     """A PriorityClass with its value and preemption policy."""
 
     name: str
@@ -61,7 +63,7 @@ class PriorityClass(_Model):
     """True if this is the class of all pods that do not specify a class."""
 
 
-class PodShape(_Model):
+class PodShape(CamelModel):
     """Identical pods of a gang. `nodes` lists the nodes of the scheduled pods."""
 
     count: int = Field(ge=1)
@@ -73,7 +75,7 @@ class PodShape(_Model):
     """Labels that a pod's affinity may refer to."""
 
 
-class Gang(_Model):
+class Gang(CamelModel):
     """Pods that start together: a PodGroup, or a suspended job that will create one."""
 
     namespace: str
@@ -140,7 +142,7 @@ class Gang(_Model):
         return min(limits, default=None)
 
 
-class State(_Model):
+class State(CamelModel):
     """Scheduling state of a cluster at one point in time."""
 
     version: Literal[1] = VERSION

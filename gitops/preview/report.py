@@ -4,10 +4,10 @@ from collections.abc import Iterable
 from decimal import Decimal
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, PlainSerializer
-from pydantic.alias_generators import to_camel
+from pydantic import Field, PlainSerializer
 
 from gitops.forecast.answer import Answer
+from gitops.forecast.state import CamelModel
 from gitops.prices import Purchase
 from kube.workloads.record import Role
 
@@ -18,13 +18,7 @@ Number = Annotated[
 ]
 
 
-class _Model(BaseModel):
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", alias_generator=to_camel, populate_by_name=True
-    )
-
-
-class ResourceChange(_Model):
+class ResourceChange(CamelModel):
     """A resource that the update would change."""
 
     operation: Literal["create", "update", "replace", "delete"]
@@ -33,7 +27,7 @@ class ResourceChange(_Model):
     kept_in_cluster: bool = False
 
 
-class PoolRow(_Model):
+class PoolRow(CamelModel):
     """Amount of one resource in a queue: GPUs of one model, cores, or GiB of memory.
 
     With an autoscaler, `after` is the maximum and `fewest_after` the minimum. `product` is the GPU
@@ -50,7 +44,7 @@ class PoolRow(_Model):
     fewest_after: Number
 
 
-class CostRow(_Model):
+class CostRow(CamelModel):
     """Cost of a pool. A cost is null if the price table lacks the price of a resource in use."""
 
     queue: str
@@ -66,7 +60,7 @@ class CostRow(_Model):
     after_month: Number | None
 
 
-class StorageRow(_Model):
+class StorageRow(CamelModel):
     """A claim and its monthly cost. Unknown sizes and costs are null."""
 
     claim: str
@@ -84,7 +78,7 @@ class StorageRow(_Model):
     after_month: Number | None
 
 
-class RunRow(_Model):
+class RunRow(CamelModel):
     """A run that the update would start."""
 
     run: str
@@ -107,7 +101,7 @@ class RunRow(_Model):
     """Expected fraction of the sweep's maximum epochs or steps; 1 without early stopping."""
 
 
-class LimitRow(_Model):
+class LimitRow(CamelModel):
     """Usage of a limit such as `queue vision`, in base units: bytes, cores or devices."""
 
     what: str
@@ -118,7 +112,7 @@ class LimitRow(_Model):
     """Negative if more is requested than allowed."""
 
 
-class Violation(_Model):
+class Violation(CamelModel):
     """A violated rule of the policy pack."""
 
     rule: str
@@ -128,21 +122,21 @@ class Violation(_Model):
     remedy: str
 
 
-class Unknown(_Model):
+class Unknown(CamelModel):
     """Fields of an object that are known only after the update."""
 
     title: str
     fields: list[str]
 
 
-class Difference(_Model):
+class Difference(CamelModel):
     """Unified diff of an object's manifest."""
 
     title: str
     lines: list[str]
 
 
-class Report(_Model):
+class Report(CamelModel):
     """Report of a preview. All lists have a stable order."""
 
     stack: str
@@ -150,7 +144,7 @@ class Report(_Model):
     base: str | None = None
     """Git revision that the settings and the rendered manifests are compared with."""
     status: Status
-    notices: list[str] = []
+    notices: list[str] = Field(default=[])
     """Reasons why the preview is incomplete."""
     complete: bool
     """False if an error stopped the preview.

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.training.custom_models import Dropping
-from tests.training.programs import Program, kill, start_gang, until
+from tests.training.programs import Program, digest, kill, start_gang, until
 from training import evaluation
 from training import train as training
 from training.checkpoints import storage
@@ -42,10 +42,6 @@ def events_of(output: str, event: str) -> list[dict[str, Any]]:
 
 def without_seconds(evaluations: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: each[key] for key in each if key != "seconds"} for each in evaluations]
-
-
-def digest(run_dir: Path) -> str:
-    return read_manifest(run_dir / "export").weights.sha256
 
 
 def finish(programs: list[Program]) -> str:

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.training.custom_models import Dropping
-from tests.training.programs import events, start_gang
+from tests.training.programs import digest, events, start_gang
 from training.checkpoints.storage import Position
 from training.config import TrainingConfig
 from training.run import Length, Run
@@ -24,10 +24,6 @@ Train = Callable[..., int]
 CONSTANT = {"schedule": "constant", "warm_up": 0}
 STEPS = 23
 """Steps per epoch of digits, which have 1,437 samples, in batches of 64."""
-
-
-def digest(run_dir: Path) -> str:
-    return read_manifest(run_dir / "export").weights.sha256
 
 
 def steps_of_run(length: Length) -> tuple[list[int], list[Position]]:

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 import training.train
 from tests.training import custom_models
 from tests.training.custom_models import Dropping
-from tests.training.programs import all_events, events
+from tests.training.programs import all_events, digest, events
 from training.checkpoints import storage
 from training.config import TrainingConfig
 from training.data import DataError
@@ -46,10 +46,6 @@ def text_settings(folder: Path, repetitions: int = 600) -> dict[str, Any]:
     (folder / "text/counting.txt").write_text(text)
     options = {"context": 32, "layers": 1, "heads": 1, "width": 8}
     return {"model": "gpt", "model_options": options, "dataset": "text", "data_dir": str(folder)}
-
-
-def digest(run_dir: Path) -> str:
-    return read_manifest(run_dir / "export").weights.sha256
 
 
 def test_digits_are_learned_and_the_export_states_the_accuracy(

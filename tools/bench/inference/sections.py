@@ -162,7 +162,7 @@ def goals_of(workload: Workload, series: Mapping[str, Series], bare: Sequence[fl
     found = []
     if peers := {name: one for name, one in series.items() if name != OURS}:
         best = max(peers, key=lambda name: peers[name].median(MAX_LOAD, "throughput"))
-        to_best = ratios(_rates(ours), _rates(peers[best]))
+        to_best = ratios(_throughput(ours), _throughput(peers[best]))
         found.append(
             Goal(
                 f"{title}: throughput ratio at 64 clients: ours / {best} (best peer)",
@@ -176,7 +176,7 @@ def goals_of(workload: Workload, series: Mapping[str, Series], bare: Sequence[fl
         cpu = ours.median(MAX_LOAD, "cpu")
         found.append(Goal(name, cpu * 1e6, MAX_CPU * 1e6, at_most=True))
     if workload.model == "resnet18" and bare:
-        to_bare = ratios(_rates(ours), bare)
+        to_bare = ratios(_throughput(ours), bare)
         found.append(
             Goal(
                 f"{title}: throughput ratio at 64 clients: ours / bare loop",
@@ -229,7 +229,3 @@ def _overload(title: str, ours: Series) -> list[Goal]:
         Goal(f"{title}: requests rejected with 429 at 120% load", rejected, 1),
         Goal(f"{title}: responses other than 200 and 429", errors, 0, at_most=True),
     ]
-
-
-def _rates(series: Series) -> list[float]:
-    return [turn["throughput"] for turn in series.levels[MAX_LOAD]]

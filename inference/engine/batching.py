@@ -4,6 +4,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -114,12 +115,8 @@ class Batch:
     @property
     def output_names(self) -> list[str] | None:
         """Names of the outputs that any request in the batch needs; None for all."""
-        names: set[str] = set()
-        for piece in self.pieces:
-            if piece.request.output_names is None:
-                return None
-            names |= piece.request.output_names
-        return sorted(names)
+        wanted = [piece.request.output_names for piece in self.pieces]
+        return None if None in wanted else sorted(frozenset[str]().union(*filter(None, wanted)))
 
     def arrays(self) -> Mapping[str, Sequence[NDArray[Any]]]:
         """Map each input name to the rows of every piece."""
@@ -265,19 +262,16 @@ class Queue:
 
     def expire(self, now: float) -> None:
         """Reject requests whose deadline has passed."""
-        for lane in self._lanes.values():
-            for request in tuple(lane.requests):
-                request.expire(now)
-                if request.future.done():
-                    self.drop(request)
+        for request in [one for lane in self._lanes.values() for one in lane.requests]:
+            request.expire(now)
+            if request.future.done():
+                self.drop(request)
 
     def fail_all(self, error: Exception) -> None:
         """Answer all queued requests with an error."""
-        for lane in self._lanes.values():
-            for request in tuple(lane.requests):
-                request.fail(error)
-                self.drop(request)
-        self._lanes.clear()
+        for request in [one for lane in self._lanes.values() for one in lane.requests]:
+            request.fail(error)
+            self.drop(request)
 
     def _evict(self, request: Request, retry_after: float) -> bool:
         """Reject the newest request of the client with the most queued samples or bytes.
@@ -285,13 +279,10 @@ class Queue:
         Return False and reject nothing if `request` would make its own client at least as large.
         """
         own = self._lanes.get(request.peer) or Lane()
-        if self.samples + request.samples > self._max_samples:
-            largest = max(self._lanes.values(), key=lambda lane: lane.samples)
-            more = largest.samples > own.samples + request.samples
-        else:
-            largest = max(self._lanes.values(), key=lambda lane: lane.size)
-            more = largest.size > own.size + request.size
-        if not more:
+        too_many = self.samples + request.samples > self._max_samples
+        amount = attrgetter("samples" if too_many else "size")
+        largest = max(self._lanes.values(), key=amount)
+        if amount(largest) <= amount(own) + amount(request):
             return False
         newest = next(reversed(largest.requests))
         message = "the queue is full, and this client has the most queued samples or bytes"

@@ -48,6 +48,8 @@ class Pool:
 
     served: Served
     """The loaded model; set by `start`."""
+    reads_strings = False
+    """True if an input has strings (BYTES), which take longer to read than numbers."""
 
     def __init__(
         self, config: InferenceConfig, manifest: Manifest, compile_cache: Path, observer: Observer
@@ -131,6 +133,7 @@ class Pool:
         )
         config = self._config
         self.served = Served(config.model_name, self._manifest, config.backend, inputs, outputs)
+        self.reads_strings = any(spec.datatype == "BYTES" for spec in inputs)
         return self.served
 
     def drop(self, request: Request) -> None:

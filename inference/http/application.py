@@ -229,6 +229,8 @@ class Application:
             )
         if request.headers.get("content-encoding", "").lower() not in ("", "identity"):
             raise HttpError(415, "Content-Encoding is not supported: send the body uncompressed")
+        pool = service.engine.pool
+        request.reads_strings = pool is not None and pool.reads_strings
         self._check_capacity(request)
 
     def _check_capacity(self, request: Request) -> None:

@@ -30,7 +30,8 @@ JSON: Final = "application/json"
 JSON_LENGTH: Final = "inference-header-content-length"
 """Header with the length of the JSON in requests and responses that also have binary tensors."""
 LARGE_JSON: Final = 1 << 16
-"""Size (bytes) above which parsing JSON may delay other requests, so connections take turns."""
+"""Size (bytes) of JSON, or of a body with strings, above which parsing it may delay other requests,
+so connections take turns."""
 CLIENT_GONE: Final = 499
 """nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
 
@@ -100,6 +101,8 @@ class Request:
     """Maximum size (bytes) of the body."""
     key: str = ""
     """Name of the caller's API key."""
+    reads_strings: bool = False
+    """True if the body contains strings, which are read one by one, also in binary form."""
     peer: str = ""
     """Client, for fair sharing: the name of its API key, or its address."""
     response: Response | None = None
@@ -143,7 +146,7 @@ class Request:
         """True if parsing the body may delay other requests."""
         if len(self.body) <= LARGE_JSON or self.response is not None:
             return False
-        length = self.headers.get(JSON_LENGTH, "")
+        length = "" if self.reads_strings else self.headers.get(JSON_LENGTH, "")
         return not length.isdecimal() or len(length) > 9 or int(length) > LARGE_JSON
 
     @property

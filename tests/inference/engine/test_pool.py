@@ -43,6 +43,15 @@ async def test_requests_batched_together_get_their_own_answers(probe: Path, serv
     assert sum(sizes) / len(sizes) > 6
 
 
+@pytest.mark.parametrize(("handler", "expected"), [("Probe", False), ("Texts", True)])
+async def test_pool_states_whether_the_model_reads_strings(
+    handler: str, expected: bool, probe: Path, serve: Serve
+) -> None:
+    async with serve(probe, handler=f"tests.inference.engine.probes:{handler}") as engine:
+        assert engine.pool is not None
+        assert engine.pool.reads_strings == expected
+
+
 async def test_idle_worker_computes_a_request_at_once(probe: Path, serve: Serve) -> None:
     async with serve(probe, max_delay_ms=1000) as engine:
         for _ in range(3):

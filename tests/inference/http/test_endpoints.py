@@ -111,6 +111,21 @@ def test_path_with_a_long_name_is_neither_logged_nor_traced(names: str) -> None:
     service.tracing.begin.assert_not_called()
 
 
+@pytest.mark.parametrize("reads_strings", [False, True])
+def test_large_binary_body_waits_for_its_turn_if_the_model_reads_strings(
+    reads_strings: bool,
+) -> None:
+    config = InferenceConfig(model_name="digits", model_path="/none")
+    service = MagicMock(config=config, access=None, tracing=None)
+    service.engine.pool.reads_strings = reads_strings
+    headers = {"host": "a", "inference-header-content-length": "100"}
+    request = Request(method="POST", path="/v2/models/digits/infer", headers=headers)
+    assert Application(service, PATHS, Limits(config, 1)).begin(request, "1.1") is None
+    assert not request.is_slow
+    request.body = bytes(1 << 20)
+    assert request.is_slow == reads_strings
+
+
 class Inputs:
     """A request's inputs, which the test observes through a weak reference."""
 

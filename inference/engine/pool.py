@@ -36,6 +36,10 @@ PACE_WEIGHT: Final = 0.05
 """Weight of the latest batch in the moving average of the time per sample. The average covers the
 last few dozen batches."""
 
+SLOW_LOAD_SECONDS: Final = 60.0
+"""Time (s) after which a worker that is still loading the model is logged. The server does not stop
+it, because compiling a large model may take longer."""
+
 STOP_SECONDS: Final = 2.0
 """Time (s) after which a worker that has not exited is killed."""
 
@@ -341,6 +345,9 @@ class Pool:
             if isinstance(error, OSError | EOFError | RuntimeError):
                 raise ExportError(f"a worker cannot be started: {error!r}") from error
             raise
+        await asyncio.wait([worker.loaded], timeout=SLOW_LOAD_SECONDS)
+        if not worker.loaded.done():
+            emit("load_slow", model=self._config.model_name, seconds=SLOW_LOAD_SECONDS)
         message = await worker.loaded
         if message["type"] != "ready":
             raise ExportError(message["message"])

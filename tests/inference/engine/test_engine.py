@@ -1,6 +1,7 @@
 """Loading and reloading of models while requests arrive."""
 
 import asyncio
+import json
 import os
 import signal
 import tempfile
@@ -129,6 +130,19 @@ async def test_failed_start_of_the_first_worker_is_retried(
         await until(lambda: engine.reason == f"a worker cannot be started: {error!r}")
         await until(lambda: engine.served)
         assert engine.reason == ""
+
+
+async def test_worker_that_loads_slowly_is_logged(
+    probe: Path,
+    serve: Serve,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("inference.engine.pool.SLOW_LOAD_SECONDS", 0.0)
+    async with serve(probe):
+        pass
+    events = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {"event": "load_slow", "model": "probe", "seconds": 0.0} in events
 
 
 async def test_manifest_that_cannot_be_read_because_of_too_many_threads_is_read_again(

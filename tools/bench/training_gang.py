@@ -342,9 +342,9 @@ def _new_model(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
     config = run.config
     torch.manual_seed(config.seed)
     model = build(config.model, config.model_options, run.data.outputs, run.data.shape)
-    model, decay, fused = model.to(run.device), config.weight_decay, run.device.type == "cuda"
+    model, decay = model.to(run.device), config.weight_decay
     parameters, rate = model.parameters(), config.learning_rate
-    return model, torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)
+    return model, torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=True)
 
 
 def config(run_dir: Path, **settings: Any) -> TrainingConfig:

@@ -51,6 +51,7 @@ def optimizer(config: TrainingConfig, model: Parallel) -> torch.optim.Optimizer:
     groups = _weight_decay_groups(config, parameters)
     if config.optimizer == "sgd":
         return torch.optim.SGD(groups, config.learning_rate, momentum=0.9, nesterov=True)
+    # The fused implementation does not support complex weights.
     fused = not any(each.is_complex() for each in parameters)
     first, second = config.betas
     return torch.optim.AdamW(groups, config.learning_rate, (first, second), fused=fused)

@@ -154,6 +154,15 @@ def test_resumed_gang_exports_the_same_average_as_an_uninterrupted_one(
     assert all(torch.equal(uninterrupted[name], resumed[name]) for name in uninterrupted)
 
 
+def test_adamw_is_fused_unless_weights_are_complex() -> None:
+    def fused(dtype: torch.dtype) -> bool:
+        model = cast(Parallel, SimpleNamespace(model=nn.Linear(2, 2, dtype=dtype)))
+        return bool(optimizer(TrainingConfig(), model).defaults["fused"])
+
+    assert fused(torch.float32)
+    assert not fused(torch.complex64)
+
+
 def test_betas_are_passed_to_the_optimizer() -> None:
     config = TrainingConfig.model_validate({"betas": "0.8,0.95"})
     assert config.to_args() == ["--betas=0.8,0.95"]

@@ -357,6 +357,6 @@ def _add_common(parser: argparse.ArgumentParser, held_out_help: str) -> None:
 
 
 if __name__ == "__main__":
-    # PID 1 of a container ignores SIGTERM by default.
+    # PID 1 of a container ignores SIGTERM unless it has a handler.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     sys.exit(main(sys.argv[1:]))

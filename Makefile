@@ -4,7 +4,9 @@
 SHELL := /bin/bash
 
 NODES ?= auto
-PYTHON ?= python3
+# Debian's Python 3.11, which the embedded cluster's pods run, is the oldest supported patch release,
+# and its optimized build needs a third less CPU time than the default build of pyenv.
+PYTHON ?= $(or $(wildcard /usr/bin/python3.11),python3)
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 export PATH := $(BIN):$(PATH)

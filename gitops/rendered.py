@@ -7,11 +7,9 @@ sources. The hashes of the images of runs leave out this project's directories, 
 result in a new run only if they do in the cluster.
 """
 
-import io
 import json
 import shutil
 import subprocess
-import tarfile
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -104,8 +102,8 @@ def _checkout(project: Path, revision: str, directory: Path) -> Path:
             f"the base {revision!r} is not a revision of {project}: {error} "
             "(a shallow clone may lack it; fetch it, or clone the full history)"
         )
-    with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as tar:
-        tar.extractall(directory, filter="data")
+    directory.mkdir()
+    subprocess.run(["tar", "-x"], input=archive.stdout, cwd=directory, check=True)
     environment = project / ".venv"
     if environment.exists():
         (directory / ".venv").symlink_to(environment.resolve())

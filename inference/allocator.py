@@ -25,9 +25,7 @@ def keep_freed_memory() -> bool:
     requests zeroed pages for the next one, which takes up to half of the batch time.
     """
     return _set(
-        (_MMAP_THRESHOLD, _MAX_HEAP_BLOCK),
-        (_TRIM_THRESHOLD, KEPT_BYTES),
-        (_TOP_PAD, 2**24),
+        (_MMAP_THRESHOLD, _MAX_HEAP_BLOCK), (_TRIM_THRESHOLD, KEPT_BYTES), (_TOP_PAD, 2**24)
     )
 
 

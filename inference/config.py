@@ -11,12 +11,7 @@ from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from workload.configuration import (
-    ConfigurationError,
-    DeviceName,
-    Precision,
-    problem_sentences,
-)
+from workload.configuration import ConfigurationError, DeviceName, Precision, problem_sentences
 
 Backend = Literal["eager", "compile", "aotinductor", "pt2", "int8", "pruned"]
 PROGRAMS: Final = ("pt2", "int8")

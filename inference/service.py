@@ -59,9 +59,8 @@ class Service:
         if pool is None:
             raise UnavailableError(self.engine.reason, UNAVAILABLE_RETRY_SECONDS)
         if version and version != pool.served.version:
-            raise HttpError(
-                404, f"version {version!r} is not served here, only {pool.served.version!r}"
-            )
+            text = f"version {version!r} is not served here, only {pool.served.version!r}"
+            raise HttpError(404, text)
         return pool
 
     def watch(self) -> None:

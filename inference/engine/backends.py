@@ -164,8 +164,7 @@ def _with_precision(network: nn.Module, choice: Choice) -> nn.Module:
         return network
     dtype = PRECISIONS[choice.config.precision]
     return Converted(
-        network.to(dtype),
-        lambda inputs: inputs.to(dtype) if inputs.is_floating_point() else inputs,
+        network.to(dtype), lambda inputs: inputs.to(dtype) if inputs.is_floating_point() else inputs
     )
 
 

@@ -77,8 +77,6 @@ class Request:
         self.pending -= 1
         if self.future.done():
             return
-        if self.output_names is not None:
-            outputs = {name: outputs[name] for name in self.output_names}
         if self.pending or self.outputs:
             self.outputs[begin] = outputs
             if self.pending:
@@ -124,6 +122,16 @@ class Batch:
             name: [request.inputs[name][begin:end] for request, begin, end in self.pieces]
             for name in self.pieces[0].request.inputs
         }
+
+    def split(self, outputs: Tensors) -> list[Tensors]:
+        """Return copies of each piece's rows of the outputs that its request still needs."""
+        copies: list[Tensors] = []
+        row = 0
+        for request, begin, end in self.pieces:
+            rows = slice(row, row := row + end - begin)
+            names = () if request.future.done() else request.output_names or outputs
+            copies.append({name: outputs[name][rows].copy() for name in names})
+        return copies
 
     def fail(self, error: Exception) -> None:
         """Answer all requests in the batch with an error."""

@@ -304,20 +304,16 @@ class Pool:
                 kind, text = failed
                 self._fail(batch, UnavailableError(text) if kind == "memory" else InputError(text))
             return
-        row = 0
-        for piece in batch.pieces:
+        for piece, rows in zip(batch.pieces, outputs, strict=True):
             request = piece.request
-            end = row + piece.end - piece.begin
             request.compute_seconds += seconds
             request.batch = max(request.batch, batch.samples)
-            rows = {name: array[row:end] for name, array in outputs.items()}
             try:
                 request.add_outputs(piece.begin, rows, self.served)
             except Exception as error:
                 # The remaining requests of the batch must still be answered.
                 request.fail(error)
                 self._queue.drop(request)
-            row = end
 
     def _fail(self, batch: Batch, error: Exception) -> None:
         """Reject the requests of a batch."""

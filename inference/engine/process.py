@@ -293,8 +293,10 @@ class Worker:
         batch.slot = self._free.popleft()
         self.batches.append(batch)
 
-    def finish(self, message: Message) -> dict[str, NDArray[Any]]:
-        """Remove the first batch, and return copies of its outputs.
+    def finish(self, message: Message) -> list[Mapping[str, NDArray[Any]]]:
+        """Remove the first batch, and return copies of the outputs of its pieces.
+
+        The list is empty if the batch failed.
 
         Raise OSError or MemoryError if there is not enough memory for the outputs.
         """
@@ -302,7 +304,7 @@ class Worker:
         # Free the slot before anything can fail. It is reused only after this method has returned.
         self._free.append(batch.slot)
         outputs = self._slots[batch.slot].outputs.get(message["tensors"])
-        return {name: array.copy() for name, array in outputs.items()}
+        return [] if "error" in message else batch.split(outputs)
 
     def kill(self, reason: str = STOPPED) -> None:
         """Kill the process; `reason` is reported as the reason for its exit."""

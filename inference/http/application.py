@@ -70,9 +70,7 @@ _VERSIONED_PATTERN: Final = f"/v2/models/{_MODEL_PATTERN}(?:/versions/(?P<versio
 _MIN_LOGGED_STATUS: Final = {"none": 1000, "failures": 500, "all": 0}
 """Maps `request_log` to the lowest status code that is logged."""
 
-_KEY_REQUIRED: Final = (
-    "API key required: send it as `Authorization: Bearer KEY` or `X-API-Key: KEY`"
-)
+_KEY_REQUIRED: Final = "API key required: send `Authorization: Bearer KEY` or `X-API-Key: KEY`"
 
 
 def _pattern(path: str) -> str:
@@ -92,9 +90,7 @@ class Application:
             path.replace("{model}", self._model): (route, self._model, None)
             for path, route in routes.items()
         }
-        self._patterns = [
-            (_pattern(path), route) for path, route in routes.items() if "{model}" in path
-        ]
+        self._patterns = [(_pattern(path), routes[path]) for path in routes if "{model}" in path]
         self._min_logged_status = _MIN_LOGGED_STATUS[service.config.request_log]
         self._id_prefix, self._id_numbers = os.urandom(6).hex(), count(1)
         self._computing = 0
@@ -117,11 +113,9 @@ class Application:
 
     def assign_id(self, request: Request) -> None:
         """Assign the client's request ID, or a new unique one."""
-        sent = request.headers.get("x-request-id")
-        if sent and len(sent) <= 128:
-            request.request_id = sent
-        else:
-            request.request_id = f"{self._id_prefix}-{next(self._id_numbers):x}"
+        sent = request.headers.get("x-request-id", "")
+        new = not 0 < len(sent) <= 128
+        request.request_id = f"{self._id_prefix}-{next(self._id_numbers):x}" if new else sent
 
     def begin(self, request: Request, version: str) -> Response | None:
         """Check everything except the body; return a response if the request is rejected."""

@@ -16,7 +16,7 @@ from inference.http.output import Output
 if TYPE_CHECKING:
     from inference.http.application import Application, Pending
 
-MAX_HEAD_BYTES: Final = 1 << 16
+MAX_HEAD_BYTES: Final = 1 << 14
 MAX_HEADERS: Final = 100
 
 DISCARDED_BYTES: Final = 1 << 16
@@ -304,7 +304,7 @@ class Connection(asyncio.Protocol):
             if length is None or length > DISCARDED_BYTES or expectation:
                 self._reject_with(request, request.response)
         elif length != 0 and expectation == "100-continue" and not self._is_blocked:
-            self._output.write(b"HTTP/1.1 100 Continue\r\n\r\n")
+            self._output.write([b"HTTP/1.1 100 Continue\r\n\r\n"])
 
     def on_body(self, data: bytes) -> None:
         """Store and count a part of the body."""
@@ -477,7 +477,7 @@ class Connection(asyncio.Protocol):
         if not close:
             return
         self._input_ended, self._lingering = True, True
-        self._output.finish(len(response.body))
+        self._output.finish(response.size)
         self._abandon_queued()
         self._may_send_more = request.response is not None or self._reading is not None
         if not self._output.paused:

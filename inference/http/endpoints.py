@@ -58,11 +58,11 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         actual = v2_json.check_output_size(parsed, max_bytes, limits.max_json_bytes, answer)
         if actual > size:
             _reserve(reserve, actual - size)
-        content, json_length = v2_json.write_answer(parsed, answer)
-        if json_length is None:
-            return Response(content)
-        headers = ((JSON_LENGTH, str(json_length)),)
-        return Response(content, 200, "application/octet-stream", headers)
+        json, values = v2_json.write_answer(parsed, answer)
+        if not values:
+            return Response(json)
+        headers = ((JSON_LENGTH, str(len(json))),)
+        return Response(json, 200, "application/octet-stream", headers, values)
 
     return Pending(queued.future, finish)
 

@@ -36,8 +36,11 @@ CLIENT_GONE: Final = 499
 """nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
 
 MAX_ENCODED_PATH: Final = 1 << 10
-"""Maximum length of a path that is decoded. Longer ones match no route, and decoding 64 KiB would
-block the event loop for up to 7 ms."""
+"""Maximum length of a path that is decoded. Longer ones match no route, and decoding 16 KiB would
+block the event loop for up to 2 ms."""
+
+MAX_JOINED_BYTES: Final = 1 << 14
+"""Maximum size (bytes) of a body that is sent together with its head, which requires a copy."""
 
 _ORIGIN: Final = re.compile(r"^https?://[^/]*", re.IGNORECASE)
 """Scheme and authority of a request target in absolute form (RFC 9112, section 3.2.2)."""
@@ -69,17 +72,30 @@ class Response(NamedTuple):
     status: int = 200
     media_type: str = JSON
     headers: Headers = ()
+    values: Sequence[memoryview] = ()
+    """Binary values that follow `body`."""
 
-    def encode(self, request: "Request", close: bool) -> bytes:
-        """Return the bytes to send."""
+    @property
+    def size(self) -> int:
+        """Size (bytes) of the body with the binary values."""
+        return len(self.body) + sum([value.nbytes for value in self.values])
+
+    def encode(self, request: "Request", close: bool) -> "Sequence[bytes | memoryview]":
+        """Return the parts to send. Those of a large body are not copied."""
+        size = self.size
         lines = "connection: close\r\n" if close else ""
         for name, value in self.headers:
             lines += f"{name}: {value}\r\n"
         head = (
             f"{_STATUS_LINES[self.status]}content-type: {self.media_type}\r\ncontent-length: "
-            f"{len(self.body)}\r\nx-request-id: {request.request_id}\r\n{lines}\r\n"
+            f"{size}\r\nx-request-id: {request.request_id}\r\n{lines}\r\n"
         ).encode("latin-1")
-        return head if request.method == "HEAD" else head + self.body
+        parts: list[bytes | memoryview] = [head]
+        if request.method != "HEAD":
+            parts += self.body, *self.values
+        if size <= MAX_JOINED_BYTES:
+            return [b"".join(parts)]
+        return [part for part in parts if part]
 
 
 @dataclass(slots=True, eq=False)

@@ -4,6 +4,7 @@ import asyncio
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from typing import Final
 
 from inference.config import InferenceConfig
@@ -35,13 +36,13 @@ class Output:
         """Bytes of a response that have not been passed to the transport yet."""
         self._sending, self._delivering = Progress(), Progress()
 
-    def write(self, data: bytes) -> None:
-        """Send data. All earlier data must have been passed to the transport."""
-        if self._is_encrypted and len(data) > HIGH_WATER:
-            self._rest = memoryview(data)
+    def write(self, parts: Sequence[bytes | memoryview]) -> None:
+        """Send the parts. All earlier data must have been passed to the transport."""
+        if self._is_encrypted:
+            self._rest = memoryview(b"".join(parts))
             self.resume()
         else:
-            self._transport.write(data)
+            self._transport.writelines(parts)
         if self.unsent_bytes:
             self._measure()
 

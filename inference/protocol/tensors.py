@@ -237,11 +237,12 @@ def read_binary(
     return inputs
 
 
-def to_bytes(values: NDArray[Any], spec: TensorSpec) -> bytes:
-    """Return the binary form of an output."""
+def to_binary(values: NDArray[Any], spec: TensorSpec) -> memoryview:
+    """Return the binary form of an output, without copying the values if possible."""
     if spec.datatype == "BYTES":
-        return pack_texts(values.ravel())
-    return values.astype(NUMPY[spec.datatype], copy=False).tobytes()
+        return memoryview(pack_texts(values.ravel()))
+    array = values.astype(NUMPY[spec.datatype], order="C", copy=False)
+    return array.data if array.size else memoryview(b"")
 
 
 def show(value: object) -> str:

@@ -31,7 +31,7 @@ from inference.protocol.tensors import (
     parse_object,
     read_binary,
     show,
-    to_bytes,
+    to_binary,
 )
 
 SERVER_NAME: Final = "gpu-platform-inference"
@@ -160,19 +160,19 @@ def read_request(
     return InferRequest(plan, inputs)
 
 
-def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, int | None]:
-    """Return the body of the response, and the length of its JSON if binary values follow."""
+def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, Sequence[memoryview]]:
+    """Return the JSON of the response, and the binary values that follow it."""
     plan = request.plan
     found = [(wanted, answer.outputs[wanted.spec.name]) for wanted in plan.outputs]
-    blobs = [to_bytes(values, wanted.spec) for wanted, values in found if wanted.binary]
+    blobs = [to_binary(values, wanted.spec) for wanted, values in found if wanted.binary]
     cached = plan.heads if len(blobs) == len(found) and plan.served is answer.served else {}
-    key = (*[values.shape for _, values in found], *map(len, blobs))
+    key = (*[values.shape for _, values in found], *[blob.nbytes for blob in blobs])
     head = cached.get(key)
     if head is None:
-        head = _head(plan, answer, found, blobs)
+        head = _head(plan, answer, found, iter(blobs))
         if len(cached) < MAX_HEADS:
             cached[key] = head
-    return (b"".join((head, *blobs)), len(head)) if blobs else (head, None)
+    return head, blobs
 
 
 def check_output_size(
@@ -230,10 +230,9 @@ def _head(
     plan: Plan,
     answer: Answer,
     found: Sequence[tuple[RequestedOutput, NDArray[Any]]],
-    blobs: Sequence[bytes],
+    blobs: Iterator[memoryview],
 ) -> bytes:
     outputs = []
-    sizes = map(len, blobs)
     for wanted, values in found:
         output: dict[str, Any] = {
             "name": wanted.spec.name,
@@ -241,7 +240,7 @@ def _head(
             "shape": values.shape,
         }
         if wanted.binary:
-            output["parameters"] = {"binary_data_size": next(sizes)}
+            output["parameters"] = {"binary_data_size": next(blobs).nbytes}
         else:
             output["data"] = _data(values, wanted.spec.name)
         outputs.append(output)

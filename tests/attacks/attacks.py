@@ -412,7 +412,11 @@ ATTACKS: Final[dict[str, Attack]] = {
     "3,900 heads that stop at 60 KiB": held_connections(
         3900, head(None, *["X: " + "x" * 640] * 95, method="GET")[:-2], b"", peers=40
     ),
+    "3,900 heads that stop at 15 KiB": held_connections(
+        3900, head(None, *["X: " + "x" * 640] * 23, method="GET")[:-2], b"", peers=40
+    ),
     "encoded paths of 57 KiB": flood(head(None, path="/" + "%61" * 19_000, method="GET"), 100, 0),
+    "encoded paths of 15 KiB": flood(head(None, path="/" + "%61" * 5_000, method="GET"), 100, 0),
     "heads of many lines": flood(head(None, *["X:"] * 12_000, method="GET"), 20, pause=0.05),
     "pipelines of 8,000 GET": flood(GET, 20, pause=0.1, count=8000),
     "300 pipelines after a request": flood(

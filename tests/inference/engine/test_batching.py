@@ -148,3 +148,20 @@ async def test_canceled_and_expired_requests_are_released_before_the_next_batch(
     assert released() is None
     put(queue, other)
     assert take_batch(queue) == [other]
+
+
+async def test_pieces_get_copies_of_only_the_rows_and_outputs_that_they_need() -> None:
+    queue = Queue(8, 10, 1000)
+    both, large, gone = request("a", samples=2), request("b"), request("c")
+    large.output_names = frozenset({"large"})
+    put(queue, both, large, gone)
+    batch = queue.take(1.0)
+    gone.future.cancel()
+    outputs = {"value": np.arange(4), "large": np.ones((4, 1000))}
+    first, second, third = batch.split(outputs)
+    assert first["value"].tolist() == [0, 1]
+    assert first["large"].shape == (2, 1000)
+    assert list(second) == ["large"]
+    assert not third
+    # A view would keep the rows of all clients in memory.
+    assert all(array.base is None for part in (first, second) for array in part.values())

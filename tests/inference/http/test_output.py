@@ -5,6 +5,7 @@ import gc
 import time
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
 from inference.http.connection import Connection
@@ -170,3 +171,16 @@ async def test_response_is_released_when_its_client_disconnects() -> None:
     assert len(connection._output._rest) > HIGH_WATER
     disconnect(connection)
     assert not connection._output._rest
+
+
+def test_large_binary_values_are_sent_without_a_copy() -> None:
+    large, empty = np.zeros((50, 100), np.float32).data, memoryview(b"")
+    response = Response(b"{}", values=[large, empty])
+    head, body, values = response.encode(Request(), close=False)
+    assert b"content-length: 20002\r\n" in bytes(head)
+    assert body == b"{}"
+    assert values is large
+    (joined,) = Response(b"{}", values=[memoryview(b"ab"), empty]).encode(Request(), close=False)
+    assert bytes(joined).endswith(b"\r\n\r\n{}ab")
+    (only_head,) = response.encode(Request(method="HEAD"), close=False)
+    assert only_head == head

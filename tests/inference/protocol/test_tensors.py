@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from inference.engine.interface import InputError, TensorSpec
+from inference.protocol.tensors import to_binary
 from inference.protocol.v2_json import read_request, write_answer
 from tests.inference.protocol.models import SERVED, engine_answer, model_with_inputs
 
@@ -32,14 +33,19 @@ def test_binary_outputs_can_be_requested_per_output_or_for_all() -> None:
     outputs = [{"name": "label"}, {"name": "class", "parameters": {"binary_data": False}}]
     parameters = {"binary_data_output": True}
     body, length = packed(TENSOR, IMAGES.tobytes(), outputs=outputs, parameters=parameters)
-    content, head = write_answer(read_request(body, SERVED, length), engine_answer([1, 0], [0, 1]))
-    document = json.loads(content[:head])
+    head, values = write_answer(read_request(body, SERVED, length), engine_answer([1, 0], [0, 1]))
+    document = json.loads(head)
     assert document["outputs"] == [
         {"name": "label", "datatype": "BYTES", "shape": [2]}
         | {"parameters": {"binary_data_size": 13}},
         {"name": "class", "datatype": "INT64", "shape": [2], "data": [0, 1]},
     ]
-    assert content[head:] == b"\2\0\0\0no\3\0\0\0yes"
+    assert values == [b"\2\0\0\0no\3\0\0\0yes"]
+
+
+def test_outputs_without_values_are_empty_in_binary_form() -> None:
+    # A memoryview with a zero in its shape cannot be sent.
+    assert to_binary(np.zeros((3, 0), np.float32), TensorSpec("a", "FP32", (-1, -1))) == b""
 
 
 def test_binary_strings_are_prefixed_with_their_lengths() -> None:

@@ -63,6 +63,8 @@ class Parallel:
             if config.gradient_compression != "none":
                 ddp.register_comm_hook(None, COMPRESSIONS[config.gradient_compression])
             self._wrapped = ddp
+        self._mode: bool | None = None
+        self._parameters = list(self._wrapped.parameters())
         self.scaler = torch.amp.GradScaler(device.type, enabled=self._dtype == torch.float16)
 
     def __call__(self, inputs: Tensor) -> Tensor:
@@ -74,7 +76,10 @@ class Parallel:
 
     def train(self, mode: bool) -> None:
         """Switch dropout and batch norm between training and evaluation mode."""
-        self._wrapped.train(mode)
+        # Switching every module takes as long as a small layer, so do it only after a change.
+        if mode != self._mode:
+            self._wrapped.train(mode)
+            self._mode = mode
 
     def synchronize_gradients(self, enabled: bool) -> None:
         """Select whether the next backward pass synchronizes the gradients or accumulates them."""
@@ -88,10 +93,10 @@ class Parallel:
 
         Return the norm before clipping.
         """
-        gradients = [p.grad for p in self.model.parameters() if p.grad is not None]
+        gradients = [p.grad for p in self._parameters if p.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         if max_norm:
-            nn.utils.clip_grads_with_norm_(self.model.parameters(), max_norm, norm)
+            nn.utils.clip_grads_with_norm_(self._parameters, max_norm, norm)
         return complete_tensor(norm)
 
     def parameters(self) -> dict[str, nn.Parameter]:

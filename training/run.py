@@ -1,6 +1,7 @@
 """State and length of a run in one process, and the check that it has not diverged."""
 
 import contextlib
+import functools
 import math
 import time
 from collections.abc import Iterator, Mapping
@@ -149,7 +150,7 @@ class Run:
         """Directory of the run, shared by all processes."""
         return Path(self.config.run_dir)
 
-    @property
+    @functools.cached_property
     def length(self) -> Length:
         """Length of the run, in samples or steps."""
         return Length.of(self.config, self.data, self.world.size)

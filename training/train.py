@@ -164,7 +164,9 @@ def step(run: Run, batches: list[LoadedBatch], outputs: ProgressOutputs) -> bool
     # After the last step of an epoch or of the run, `finish_epoch` saves and evaluates.
     if seen < end and is_due(run, config.checkpoint_steps):
         save(run)
-    time.sleep(config.step_delay)
+    if config.step_delay:
+        # Even a pause of 0 s gives up the core.
+        time.sleep(config.step_delay)
     if seen < end and is_due(run, config.evaluate_steps):
         return evaluate_now(run, outputs)
     return True
@@ -182,11 +184,11 @@ def learn(run: Run, batches: list[LoadedBatch]) -> tuple[Tensor, Tensor]:
     for loaded in batches:
         batch = loaded.batch
         model.synchronize_gradients(enabled=batch.last)
-        each = run.objective.loss(model(loaded.inputs), loaded.targets)[: batch.real]
+        loss = run.objective.loss(model(loaded.inputs), loaded.targets)[: batch.real].sum()
+        loss_sum += loss.detach()
         # DDP and FSDP average over processes; this factor gives every sample the same weight.
-        loss = each.sum() * (run.world.size / batch.total)
+        loss = loss * (run.world.size / batch.total)
         scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-        loss_sum += each.detach().sum()
         real += batch.real
     scaler.unscale_(run.optimizer)
     norm = model.clip(run.config.clip_norm)

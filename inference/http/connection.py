@@ -470,6 +470,8 @@ class Connection(asyncio.Protocol):
         )
         self._output.write(response.encode(request, close))
         self._application.finished(request, response.status)
+        if response.status < 400:
+            self._limits.succeeded(self)
         if self._output.paused:
             self._unsent += request.charged
         else:

@@ -16,7 +16,16 @@ from workload.report import emit
 if TYPE_CHECKING:
     from inference.http.connection import Connection
 
+Peers = dict[str, "dict[Connection, None]"]
+"""Connections by address, the oldest first."""
+
 SWEEP_SECONDS: Final = 0.5
+
+UNANSWERED_SHARE: Final = 1 / 8
+"""Share of connections without a successful request above which one of them is closed first."""
+
+LARGE_SHARE: Final = 1 / 64
+"""Share of one address above which one of its connections is closed first."""
 
 RETURNED_BYTES: Final = 1 << 25
 """Decrease of the buffered bytes after which a sweep returns free memory to the system. This takes
@@ -122,7 +131,10 @@ class Limits:
         self._held: dict[str, int] = {}
         """Number of charged bytes per address."""
         self._connections: dict[Connection, None] = {}
-        self._peers: dict[str, dict[Connection, None]] = {}
+        """All connections, the least recently used first."""
+        self._peers: Peers = {}
+        self._unanswered: Peers = {}
+        """Connections on which no request has succeeded yet."""
         self.receiving = Turns(1)
         """Connections that receive a large body."""
         self.small_requests = 0
@@ -161,20 +173,21 @@ class Limits:
         """Count a connection, and close another one if there are too many.
 
         If the new connection's peer has reached its limit, close a connection of this peer;
-        otherwise, close one of the peer with the most connections. In both cases, choose the peer's
-        oldest `evictable` connection or, if it has none, its oldest `sheddable` connection. Return
-        False if the peer has neither.
+        otherwise, close one of `_candidates`. Choose the first `evictable` connection or, if there
+        is none, the first `sheddable` one. Return False if there is neither.
         """
-        peer = self._peers.setdefault(connection.peer, {})
+        peer = self._peers.get(connection.peer, {})
         if len(peer) >= self._max_per_peer:
-            victim = _oldest_closable(peer)
+            victim = _first_closable(peer)
         elif len(self._connections) >= self._max_connections:
-            victim = _oldest_closable(max(self._peers.values(), key=len))
+            victim = _first_closable(self._candidates())
         else:
             victim = connection
         if victim is None:
             return False
-        peer[connection] = self._connections[connection] = None
+        for group in (self._peers, self._unanswered):
+            group.setdefault(connection.peer, {})[connection] = None
+        self._connections[connection] = None
         if victim is not connection:
             # Otherwise the victim would be selected again until its transport is closed.
             self.remove(victim)
@@ -184,11 +197,26 @@ class Limits:
     def remove(self, connection: "Connection") -> None:
         """Stop counting a connection."""
         self._connections.pop(connection, None)
-        peer = self._peers.get(connection.peer)
-        if peer is not None:
-            peer.pop(connection, None)
-            if not peer:
-                del self._peers[connection.peer]
+        for group in (self._peers, self._unanswered):
+            _discard(group, connection)
+
+    def succeeded(self, connection: "Connection") -> None:
+        """Record that a request on the connection has succeeded."""
+        if self._connections.pop(connection, self) is None:
+            self._connections[connection] = None
+            _discard(self._unanswered, connection)
+
+    def _candidates(self) -> "dict[Connection, None]":
+        """Return the connections of which one is closed if there are too many.
+
+        An attacker with many addresses has only a few connections per address, fewer than a client
+        that keeps several open.
+        """
+        count = self._max_connections
+        if sum(map(len, self._unanswered.values())) > count * UNANSWERED_SHARE:
+            return max(self._unanswered.values(), key=len)
+        largest = max(self._peers.values(), key=len)
+        return largest if len(largest) > count * LARGE_SHARE else self._connections
 
     def charge(self, connection: "Connection", size: int) -> bool:
         """Count bytes, after shedding connections if necessary; return False if that is not enough.
@@ -247,7 +275,15 @@ class Limits:
                 callback()
 
 
-def _oldest_closable(connections: "dict[Connection, None]") -> "Connection | None":
+def _discard(group: Peers, connection: "Connection") -> None:
+    connections = group.get(connection.peer)
+    if connections is not None:
+        connections.pop(connection, None)
+        if not connections:
+            del group[connection.peer]
+
+
+def _first_closable(connections: "dict[Connection, None]") -> "Connection | None":
     idle = (found for found in connections if found.evictable)
     waiting = (found for found in connections if found.sheddable)
     return next(idle, None) or next(waiting, None)

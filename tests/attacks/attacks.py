@@ -252,14 +252,14 @@ async def overflowing_shapes(port: int, until: float) -> None:
         await expect(port, request(deep), {400})
 
 
-def flood(content: bytes, connections: int, pause: float, count: int = 1) -> Attack:
+def flood(content: bytes, connections: int, pause: float, count: int = 1, peers: int = 8) -> Attack:
     """Send requests on many connections, each `pause` seconds after the previous response."""
 
     async def attack(port: int, until: float) -> None:
         async def send(number: int) -> None:
             while time.monotonic() < until:
                 with contextlib.suppress(OSError, asyncio.IncompleteReadError):
-                    async with connected(port, 2 + number % 8) as (reader, writer):
+                    async with connected(port, 2 + number % peers) as (reader, writer):
                         while time.monotonic() < until:
                             writer.write(content * count)
                             if len(await read_statuses(reader, count)) < count:
@@ -385,6 +385,8 @@ ATTACKS: Final[dict[str, Attack]] = {
         20, ANNOUNCED + b" " * (15 * MIB), b"", peers=20
     ),
     "4,300 idle connections": held_connections(4300, peers=40),
+    "4,300 idle connections, an address each": held_connections(4300, peers=4300),
+    "4,300 busy connections, an address each": flood(request(infer_body()), 4300, 1, peers=4300),
     "3,900 slow headers": held_connections(3900, b"GET /v2 HTTP/1.1\r\n", b"X: y\r\n", peers=40),
     "3,000 slow bodies": held_connections(3000, ANNOUNCED, b" ", peers=40),
     "3,000 slow chunked bodies": held_connections(3000, CHUNKED, b"1\r\n \r\n", peers=40),
@@ -401,6 +403,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "2,000 busy connections": flood(request(infer_body()), 2000, pause=1),
     "one connection per request": short_connections,
     "8,000 idle connections at once": burst(8000),
+    "4,500 slow bodies, an address each": held_connections(4500, head(1000), b"", peers=4500),
     "4,500 slow bodies": held_connections(4500, head(1000), b"", peers=40),
     "chunks of one byte": flood(CHUNKED + b"1\r\n \r\n" * 40_000 + b"0\r\n\r\n", 20, pause=0.1),
     "huge chunk extensions": held_connections(

@@ -148,6 +148,45 @@ def test_connection_with_an_unfinished_body_is_closed_to_accept_a_new_one(peers:
     assert [body.lost for body in bodies] == [True] * 2 + [False] * 8
 
 
+class Idle:
+    """An idle connection."""
+
+    evictable, lost = True, False
+
+    def __init__(self, limits: Limits, peer: str, answered: int = 0) -> None:
+        self.peer = peer
+        assert limits.add(cast(Connection, self))
+        for _ in range(answered):
+            limits.succeeded(cast(Connection, self))
+
+    def abort(self) -> None:
+        self.lost = True
+
+
+@pytest.mark.parametrize("peers", [1, 200])
+def test_connections_without_a_successful_request_are_closed_first(peers: int) -> None:
+    limits = Limits(limits_with_share(1).config, 200)
+    client = [Idle(limits, "client", answered=1) for _ in range(10)]
+    attackers = [Idle(limits, f"attacker {number % peers}") for number in range(400)]
+    assert not any(each.lost for each in client)
+    assert [each.lost for each in attackers] == [True] * 210 + [False] * 190
+
+
+def test_least_recently_used_connection_is_closed_if_no_address_has_many() -> None:
+    limits = Limits(limits_with_share(1).config, 200)
+    client = [Idle(limits, "client", answered=1) for _ in range(3)]
+    attackers = [Idle(limits, f"attacker {number}", answered=1) for number in range(197)]
+    for each in client:
+        limits.succeeded(cast(Connection, each))
+    others = [Idle(limits, f"attacker {number}", answered=1) for number in range(197, 300)]
+    assert not any(each.lost for each in client)
+    assert [each.lost for each in attackers] == [True] * 103 + [False] * 94
+    # A larger share of one address is reduced first.
+    client += [Idle(limits, "client", answered=1) for _ in range(2)]
+    assert [each.lost for each in client] == [True, False, False, False, False]
+    assert not any(each.lost for each in others)
+
+
 class Waiting:
     """A connection that always has more to receive or to parse."""
 

@@ -14,7 +14,7 @@ from infra.manifests import Manifest, system_namespace
 from infra.settings.cluster import GpuOperatorSettings
 from infra.settings.monitoring import KubePrometheusStackSettings
 from infra.settings.volcano import VolcanoSettings
-from kube.names import PULUMI_ANNOTATION
+from kube.names import PATCH_FORCE_ANNOTATION, PULUMI_ANNOTATION, STACK_ANNOTATION
 
 _SDK_VERSION: Final = version("pulumi-kubernetes")
 
@@ -110,6 +110,7 @@ class Component(pulumi.ComponentResource):
 
         `references` are the objects without which a webhook rejects the manifest.
         """
+        manifest = _with_stack(manifest)
         manifest = without_dry_run(manifest, references) if references else manifest
         return KubernetesObject(name, manifest, options or self.options())
 
@@ -121,6 +122,23 @@ class Component(pulumi.ComponentResource):
         for manifest in manifests:
             options = self.options(after=earlier)
             earlier.append(self.create(f"{name}-{manifest['kind'].lower()}", manifest, options))
+
+
+def _with_stack(manifest: Manifest) -> Manifest:
+    """Return the manifest of a cluster-wide object with an annotation that names the stack.
+
+    If another stack has created the object, the annotation causes a conflict. Without a conflict,
+    both stacks would manage the object, and destroying one of them would delete it.
+    """
+    metadata = manifest["metadata"]
+    annotations = metadata.get("annotations") or {}
+    if "namespace" in metadata or PATCH_FORCE_ANNOTATION in annotations:
+        return manifest
+    stack = f"{pulumi.get_project()}/{pulumi.get_stack()}"
+    return {
+        **manifest,
+        "metadata": {**metadata, "annotations": {**annotations, STACK_ANNOTATION: stack}},
+    }
 
 
 def without_dry_run(manifest: Manifest, references: Sequence[pulumi.CustomResource]) -> Manifest:

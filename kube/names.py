@@ -75,6 +75,9 @@ provider does not request a dry run of the manifest."""
 SKIP_AWAIT_ANNOTATION: Final = f"{PULUMI_ANNOTATION}skipAwait"
 PATCH_FORCE_ANNOTATION: Final = f"{PULUMI_ANNOTATION}patchForce"
 
+STACK_ANNOTATION: Final = "gpu-platform.dev/stack"
+"""Annotation of a cluster-wide object: the project and the stack that created it."""
+
 CANARY_ANNOTATION: Final = "gpu-platform.dev/canary"
 CANARY_IMAGE_ANNOTATION: Final = "gpu-platform.dev/canary-image"
 """Annotations of a route: a digest of the canary's settings and limits, and the canary's image."""

@@ -9,6 +9,7 @@ import pulumi
 import pytest
 
 from infra.configuration import load_settings
+from kube.names import STACK_ANNOTATION
 from tests.infra.conftest import Plan, Provision
 from tests.infra.examples import TRAINING_IMAGE, changed, good, stacks
 
@@ -347,6 +348,16 @@ def secrets_only(properties: Any, secret: str) -> bool:
         )
 
     return not any(leaks(value) for value in properties.fields.values())
+
+
+def test_cluster_wide_objects_name_their_stack(provision: Provision) -> None:
+    plan = provision(good())
+    for name in ("volcano-queue-research", "volcano-priority-training", "storage-class-shared"):
+        annotations = plan.inputs(name)["metadata"]["annotations"]
+        assert annotations[STACK_ANNOTATION] == f"{pulumi.get_project()}/{pulumi.get_stack()}"
+    # Updates adopt existing namespaces, and objects in a namespace cannot belong to two stacks.
+    for name in ("tenancy-namespace", "tenancy-limitrange-containers"):
+        assert STACK_ANNOTATION not in plan.inputs(name)["metadata"].get("annotations", {})
 
 
 def test_claims_are_retained_and_can_be_protected(provision: Provision) -> None:

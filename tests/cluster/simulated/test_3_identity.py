@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gitops.errors import BLOCKED, CHANGES, UNCHANGED
+from kube.names import STACK_ANNOTATION
 from tests.cluster.platform import ROOT, Platform
 
 SETTING = "gpu-platform:cluster"
@@ -56,6 +57,30 @@ def test_renamed_context_does_not_replace_any_object(cluster: Platform, configur
     assert status in (UNCHANGED, CHANGES)
     assert report["counts"]["replace"] == report["counts"]["delete"] == 0
     assert report["counts"]["create"] == 0
+
+
+def test_a_second_stack_cannot_manage_a_queue_of_the_first(cluster: Platform) -> None:
+    settings = yaml.safe_load(cluster.stack_file.read_text())["config"]
+    volcano = settings["gpu-platform:volcano"]
+    second = {
+        SETTING: settings[SETTING],
+        "gpu-platform:gpu": settings["gpu-platform:gpu"],
+        "gpu-platform:volcano": {"install": False, "queues": volcano["queues"]},
+        "gpu-platform:tenancy": {"namespace": "second"},
+    }
+    file = cluster.checkout / "Pulumi.second.yaml"
+    file.write_text(yaml.safe_dump({"config": second}))
+    cluster.shell("pulumi stack init second")
+    try:
+        output = cluster.shell("! pulumi up --yes --skip-preview --stack second 2>&1")
+        assert f".metadata.annotations.{STACK_ANNOTATION}" in output
+    finally:
+        cluster.shell(
+            "pulumi destroy --yes --skip-preview --stack second && "
+            "pulumi stack rm second --yes && kubectl delete namespace second"
+        )
+    for queue in volcano["queues"]:
+        assert cluster.kubectl("get", "queues.scheduling.volcano.sh", queue)
 
 
 IN_A_POD = """

@@ -3,7 +3,7 @@
 import hashlib
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from io import BytesIO
@@ -74,7 +74,9 @@ def from_directory(
     split of existing ones. Raise DataError if a class has no images.
     """
     try:
-        classes = tuple(sorted(path.name for path in directory.iterdir() if _is_class(path)))
+        entries = [path for path in directory.iterdir() if is_visible(path.name)]
+        classes = tuple(sorted(path.name for path in entries if is_directory(path)))
+        unclassified = sum(_is_image_file(path) for path in entries)
         files = [
             (path, label)
             for label, name in enumerate(classes)
@@ -91,16 +93,16 @@ def from_directory(
         raise DataError(
             f"{directory} has no images: it must contain a directory of images per class"
         )
-    for label in set(range(len(classes))) - {label for _, label in files}:
+    if empty := _missing_classes(classes, {label for _, label in files}):
         raise DataError(
-            f"{directory} has no images of the class {classes[label]!r}: add images, or remove the "
-            "directory"
+            f"{directory} has no images of {empty}: add images, or remove the directories"
         )
 
     def picture(file: tuple[Path, int]) -> Picture | Dropped:
         return _from_file(*file, shape, minimum, held_out)
 
     def pictures() -> Iterator[Picture | Dropped]:
+        yield from [Dropped("not in a class directory")] * unclassified
         order = np.random.default_rng(ORDER_SEED).permutation(len(files))
         with ThreadPoolExecutor(workers) as pool:
             for start in range(0, len(order), IMAGES_IN_MEMORY):
@@ -108,7 +110,7 @@ def from_directory(
                     picture, [files[n] for n in order[start : start + IMAGES_IN_MEMORY]]
                 )
 
-    return Source(directory, classes, shape, len(files), pictures())
+    return Source(directory, classes, shape, unclassified + len(files), pictures())
 
 
 def from_dataset(name: DatasetName, data_dir: Path) -> Source:
@@ -128,8 +130,13 @@ def from_dataset(name: DatasetName, data_dir: Path) -> Source:
     return Source(data_dir, data.classes, shape, total, pictures())
 
 
-def _is_class(path: Path) -> bool:
-    return is_visible(path.name) and is_directory(path)
+def _is_image_file(path: Path) -> bool:
+    return path.suffix.lower() in Image.registered_extensions() and is_file(path)
+
+
+def _missing_classes(classes: Sequence[str], labels: Collection[int]) -> str:
+    """Return the quoted names of the classes that no label refers to."""
+    return ", ".join(repr(name) for label, name in enumerate(classes) if label not in labels)
 
 
 def _from_samples(
@@ -224,6 +231,7 @@ def prepare_images(
     if isinstance(done, ShardsManifest) and (done.settings, done.shape, done.classes) == expected:
         return done
     dropped: Counter[str] = Counter()
+    labels: set[int] = set()
     progress = Progress("images prepared", source.total, report)
     with (
         new_dataset(target, force, source.directory) as directory,
@@ -239,6 +247,7 @@ def prepare_images(
             else:
                 writer = held_out if picture.held_out else train
                 writer.add(picture.content, "png", picture.label)
+                labels.add(picture.label)
             progress.advance(1, f", {dropped.total():,} dropped")
         for writer, use in ((train, "training"), (held_out, "the held-out set")):
             if not writer.count:
@@ -246,6 +255,12 @@ def prepare_images(
                     f"no images for {use} (read: {source.total}, dropped: "
                     f"{_format_counts(dropped)}): add images, or change --held-out or --min-size"
                 )
+        if empty := _missing_classes(source.classes, labels):
+            raise DataError(
+                f"all images of {empty} are dropped (of all classes: "
+                f"{_format_counts(dropped)}): add images, change --min-size, or remove the "
+                "directories"
+            )
         manifest = ShardsManifest(
             shape=source.shape,
             classes=source.classes,

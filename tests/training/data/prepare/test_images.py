@@ -248,13 +248,34 @@ def test_a_directory_without_images_is_rejected(
     assert not (tmp_path / "shards").exists()
 
 
-def test_a_class_directory_without_images_is_rejected(
+def test_class_directories_without_images_are_rejected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_pictures(tmp_path / "pictures")
-    (tmp_path / "pictures/misplaced").mkdir()
+    for name in ("misplaced", "empty"):
+        (tmp_path / "pictures" / name).mkdir()
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.BAD_INPUT
-    assert "no images of the class 'misplaced': add images, or remove" in capsys.readouterr().err
+    assert "no images of 'empty', 'misplaced': add images, or remove" in capsys.readouterr().err
+
+
+def test_a_class_whose_images_are_all_dropped_is_rejected(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    (tmp_path / "pictures/thumbnails").mkdir()
+    Image.new("RGB", (8, 8)).save(tmp_path / "pictures/thumbnails/1.png")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.BAD_INPUT
+    assert "all images of 'thumbnails' are dropped" in capsys.readouterr().err
+    assert not (tmp_path / "shards").exists()
+
+
+def test_images_outside_of_class_directories_are_counted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_pictures(tmp_path / "pictures")
+    Image.new("RGB", (40, 40)).save(tmp_path / "pictures/unsorted.PNG")
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == 0
+    assert "dropped: 1 not in a class directory\n" in capsys.readouterr().out
 
 
 def test_an_empty_training_set_is_rejected(

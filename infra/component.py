@@ -25,6 +25,8 @@ _Dependency = TypeVar("_Dependency", bound="Component")
 class KubernetesObject(pulumi.CustomResource):
     """A Kubernetes object, created from its manifest without changes."""
 
+    metadata: pulumi.Output[dict[str, Any]]
+
     def __init__(
         self, resource_name: str, manifest: Manifest, opts: pulumi.ResourceOptions | None = None
     ) -> None:

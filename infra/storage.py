@@ -1,6 +1,8 @@
 """Storage classes, existing volumes and the workloads' claims."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Self
 
 import pulumi
@@ -76,8 +78,21 @@ class Storage(Component):
             if key not in self.claims.values():
                 options.aliases = [pulumi.Alias(name=f"{name}-claim-{key}")]
             manifest = claim(claim_name, args.namespace, value)
-            self.create(f"{name}-claim-{claim_name}", manifest, options)
+            created = self.create(f"{name}-claim-{claim_name}", manifest, options)
+            warning = partial(_warn_if_deleted, created)
+            created.metadata.recover(lambda _: {}).apply(warning)
         self.register_outputs({"claims": self.claims})
+
+
+def _warn_if_deleted(resource: pulumi.Resource, metadata: Mapping[str, Any]) -> None:
+    """Log a warning if a claim was deleted and exists only as long as the pods that mount it."""
+    if metadata.get("deletionTimestamp"):
+        pulumi.log.warn(
+            f"The claim {metadata['name']!r} was deleted, and disappears when the last pod that "
+            "mounts it, running or finished, is deleted. This cannot be canceled: back up the data "
+            "first, and then create the claim again (docs/recovery.md).",
+            resource,
+        )
 
 
 def _claim_ref(args: StorageArgs, key: str | None) -> Manifest | None:

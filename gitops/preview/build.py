@@ -62,6 +62,7 @@ def build(
     touched = [change for change in changed if change.step.operation != "same"]
     options, outputs = sorted(option_changes(changed)), [*output_changes(*plan.outputs)]
     limits = capacity.limits(planned, later, gpus, prices, stack)
+    missing = [*missing_objects(changed)] if is_drift else []
     new, earlier = started(counted), earlier_runs(counted)
     # Finished runs count in the tables, but new runs do not wait for them.
     active = demands(after(without_finished_runs(counted)))
@@ -72,16 +73,14 @@ def build(
         stack=stack,
         mode=mode,
         base=base,
-        status=_status(plan, touched, outside_manifests=bool(options or outputs)),
+        status=_status(plan, touched, outside_manifests=bool(options or outputs or missing)),
         notices=list(plan.notices),
         complete=plan.complete,
         currency=prices.currency,
         settings=list(settings),
         simulation=simulation,
         counts=_counts(changed),
-        impacts=missing_objects(changed)
-        if is_drift
-        else [impact.text for impact in impacts(changed)],
+        impacts=missing if is_drift else [impact.text for impact in impacts(changed)],
         resources=[_resource(change) for change in touched],
         options=options,
         outputs=outputs,

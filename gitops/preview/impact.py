@@ -56,10 +56,17 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
     return sorted(single | lost | renamed | {*_servers_without_models(all_changes)})
 
 
-def missing_objects(changes: Iterable[Change]) -> list[str]:
-    """Return a sentence for every object in the state that a refresh did not find."""
-    deleted = (change for change in changes if change.step.operation == "delete")
-    return [f"`{change.title}` is missing from the cluster." for change in deleted]
+def missing_objects(changes: Iterable[Change]) -> Iterator[str]:
+    """Yield a sentence for every object in the state that a refresh finds deleted."""
+    for change in changes:
+        found = change.step.new
+        if change.step.operation == "delete":
+            yield f"`{change.title}` is missing from the cluster."
+        elif found is not None and found.outputs.get("metadata", {}).get("deletionTimestamp"):
+            yield (
+                f"`{change.title}` was deleted, and disappears when its finalizers are removed: "
+                "for a claim, when the last pod that mounts it is deleted."
+            )
 
 
 def earlier_runs(changes: Iterable[Change]) -> list[Demand]:

@@ -94,6 +94,8 @@ def _headline(report: Report) -> str:
     if report.status == "blocked" and mandatory:
         return f"blocked by {_plural(mandatory, 'violation')}"
     if report.status == "changes":
+        if not report.resources and report.mode == "drift":
+            return "deletions in progress"
         if not report.resources:
             return "only options or outputs change"
         return _plural(len(report.resources), "change")

@@ -1,9 +1,19 @@
+import asyncio
 from typing import Any
+from unittest.mock import Mock
 
+import pulumi
 import pytest
+from pulumi.runtime.mocks import MockResourceArgs, set_mocks
 
-from infra.settings.storage import ClaimSettings, StorageClassSettings, VolumeSettings
-from infra.storage import claim, storage_class, volume
+from infra.settings.storage import (
+    ClaimSettings,
+    StorageClassSettings,
+    StorageSettings,
+    VolumeSettings,
+)
+from infra.storage import Storage, StorageArgs, claim, storage_class, volume
+from tests.infra.conftest import LOOP, Engine
 
 CLAIM_REF = {"kind": "PersistentVolumeClaim", "namespace": "ml", "name": "checkpoints"}
 
@@ -103,3 +113,34 @@ def test_claim_requests_either_a_class_or_a_volume() -> None:
     assert "volumeName" not in by_class
     assert by_volume["volumeName"] == "shared"
     assert by_volume["storageClassName"] == ""
+
+
+class DeletedClaims(Engine):
+    """Mocked engine of a cluster whose claims were deleted while pods use them."""
+
+    def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
+        identifier, state = super().new_resource(args)
+        if args.typ.endswith(":PersistentVolumeClaim"):
+            deleted = {"deletionTimestamp": "2026-11-30T06:02:19Z"}
+            state = {**state, "metadata": {**state["metadata"], **deleted}}
+        return identifier, state
+
+
+@pytest.mark.parametrize(("engine", "warnings"), [(Engine, 0), (DeletedClaims, 1)])
+def test_update_warns_about_a_claim_that_is_being_deleted(
+    engine: type[Engine], warnings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asyncio.set_event_loop(LOOP)
+    set_mocks(engine(), project="team", stack="test")
+    warn = Mock()
+    monkeypatch.setattr("pulumi.log.warn", warn)
+
+    @pulumi.runtime.test
+    def program() -> None:
+        claims = {"checkpoints": ClaimSettings(size="1Gi", storage_class="fast")}
+        Storage("storage", StorageArgs(storage=StorageSettings(claims=claims), namespace="ml"))
+
+    program()
+    messages = [call.args[0] for call in warn.call_args_list]
+    assert len(messages) == warnings
+    assert all("'checkpoints' was deleted" in message for message in messages)

@@ -243,6 +243,17 @@ def test_deleted_object_is_reported_as_missing_even_if_retained() -> None:
     assert not found.resources[0].kept_in_cluster
 
 
+def test_deleted_claim_that_pods_still_use_is_drift() -> None:
+    events = plans.refreshed("same", plans.claim(), plans.claim())
+    deleted = {"metadata": {"deletionTimestamp": "2026-11-30T06:02:19Z"}}
+    events[-1]["resOutputsEvent"]["metadata"]["new"]["outputs"] = deleted
+    found = drift(events)
+    assert found.status == "changes"
+    (impact,) = found.impacts
+    assert impact.startswith("`PersistentVolumeClaim checkpoints in ml` was deleted, and disappear")
+    assert "## Drift of `prod`: deletions in progress\n" in markdown.render(found)
+
+
 def test_drift_report_omits_gpus_costs_and_quotas() -> None:
     old, new = scaled()
     found = drift(plans.refreshed("update", old, copy.deepcopy(new)))

@@ -232,6 +232,11 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
         plan = replace(plan, steps=tuple(s for s in plan.steps if s.urn not in external))
     errors = tuple(e.replace(str(pack.directory), "policies") for e in plan.errors)
     settings, problems = _changed_settings(options)
+    if not options.refresh and pack.configuration is None:
+        problems.append(
+            f"policies/config/{options.stack}.json does not exist, so the policies have their "
+            "default limits. After pulumi stack rename, rename the file of the previous name."
+        )
     plan = replace(
         plan, errors=errors, warnings=(*plan.warnings, *map(hide, problems)), notices=stack.notices
     )

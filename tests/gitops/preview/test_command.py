@@ -76,6 +76,20 @@ def test_notices_are_at_the_top_of_the_comment(tmp_path: Path) -> None:
     assert comment.index("**Not validated by the API server.**") < comment.index("| created |")
 
 
+def test_missing_configuration_of_the_policies_is_noted(tmp_path: Path) -> None:
+    """For example, `pulumi stack rename` does not rename this file."""
+    options = argparse.Namespace(
+        stack="prod", rendered=True, refresh=False, base=None, prices=None, out=tmp_path
+    )
+    notes = []
+    for configuration in (None, tmp_path / "prod.json"):
+        engine = Engine(tmp_path / "events", plans.policy_summary(), plans.summary())
+        command.report(options, Stack("prod", tmp_path), engine, Pack(tmp_path, configuration))
+        comment = (tmp_path / "comment.md").read_text()
+        notes.append("policies/config/prod.json does not exist" in comment)
+    assert notes == [True, False]
+
+
 def test_a_policy_pack_that_fails_to_start_is_reported_consistently(tmp_path: Path) -> None:
     comments = []
     for name in ("gpu-platform-pack-one", "gpu-platform-pack-other"):
@@ -125,7 +139,8 @@ def comment(project: Path, base: str | None) -> str:
         stack="staging", rendered=True, refresh=False, base=base, prices=None, out=project / "out"
     )
     options.config_file = project / "Pulumi.staging.yaml"
-    command.report(options, Stack("staging", project), engine, project)
+    pack = Pack(project, project / "staging.json")
+    command.report(options, Stack("staging", project), engine, pack)
     return (project / "out" / "comment.md").read_text()
 
 

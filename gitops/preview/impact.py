@@ -1,5 +1,6 @@
 """Most important facts for a reviewer: deletions, replacements, and lost data or work."""
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from policies.workloads import Pod
 
 _ROLES = RoleConfig()
 _IDLE_CANARY = "Before that, its route is changed to send all requests to the stable version."
+_RUN_HASH = re.compile(r"-[0-9a-f]{8}$")
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 
@@ -53,7 +55,8 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
         if change.is_deleted_last
     }
     renamed = {Impact(_DATA, text) for text in claims.possible_renames(all_changes)}
-    return sorted(single | lost | renamed | {*_servers_without_models(all_changes)})
+    restarted = {*_renamed_runs(all_changes)}
+    return sorted(single | lost | renamed | restarted | {*_servers_without_models(all_changes)})
 
 
 def missing_objects(changes: Iterable[Change]) -> Iterator[str]:
@@ -292,8 +295,8 @@ _DELETED_LAST = (
 _NAMESPACE_DELETED = "Everything in it is deleted, including claims and their data."
 _QUEUE_DELETED = (
     "Jobs waiting in it lose their position. Volcano deletes a queue even while its jobs are "
-    "running. A run that continues in it fails when its pods are created again, for example after "
-    "an eviction."
+    "running. A run that continues in it fails when its pods are created, for example because it "
+    "still waits, or again after an eviction."
 )
 _PRIORITY_CLASS_DELETED = (
     "Kubernetes rejects new pods that use it: a run that uses it and continues fails when its pods "
@@ -315,6 +318,27 @@ def _has_role(resource: Resource, role: Role) -> bool:
     return any(pod.role(_ROLES) == role for pod in find_pods(resource))
 
 
+def _renamed_runs(changes: Iterable[Change]) -> Iterator[Impact]:
+    """Yield an effect for each new run with the settings of a removed run, `<key>-<hash>`."""
+    runs = [(change, _settings(change)) for change in changes if _is_run(change.resource)]
+    removed = {key: change for change, key in runs if change.step.operation == "delete"}
+    for change, key in runs:
+        if change.step.operation == "create" and key is not None and key in removed:
+            old = removed[key].resource.name
+            yield Impact(
+                _RUNS,
+                f"Training run `{change.resource.name}` has the settings of `{old}`, which is "
+                f"removed, and starts from the beginning. If its job was renamed, write `run: "
+                f"{old}` to keep that run, until you change the job.",
+            )
+
+
+def _settings(change: Change) -> tuple[str, str | None, str] | None:
+    """Return the kind and namespace of a run, and the hash of its settings if it has one."""
+    found = _RUN_HASH.search(change.resource.name or "")
+    return found and (change.step.type, change.resource.namespace, found[0])
+
+
 def _run_effects(change: Change, state: State | None) -> Iterator[str]:
     if state is not None and state.finished:
         yield f"It had already {state} when the state was last refreshed."
@@ -324,8 +348,8 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
         yield f"If it is still running, it continues and holds {held} until it ends."
         if _moves(change):
             yield (
-                "The update deletes its service account, so it fails when its pods are created "
-                "again, for example after an eviction."
+                "The update deletes its service account, so it fails when its pods are created, "
+                "for example because it still waits, or again after an eviction."
             )
     else:
         lost = (

@@ -68,7 +68,8 @@ The run of a training job is named `<key>-<8 hex digits>`. The digits are a hash
 specification: the job's settings, as written in the file, and the identity of its image. If the
 specification stays the same, `pulumi up` leaves the run unchanged; an edit creates exactly one new
 run. Settings of other sections, new defaults and template changes in this project do not start a
-new run. To choose the name yourself, set `run`.
+new run. To choose the name yourself, set `run`. To rename a job and keep its current run, set `run`
+to the name of this run.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
 engine uses the value from the previous update, so change `on_change` at least one update before you

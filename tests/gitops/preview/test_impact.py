@@ -104,7 +104,7 @@ def test_run_moved_elsewhere_continues_and_a_second_one_starts(
     step = plans.step("replace", job, new, retain=True, keys=[key])
     (text,) = texts_of(step)
     assert "it continues and holds 8 GPUs" in text
-    assert "deletes its service account, so it fails when its pods are created again" in text
+    assert "deletes its service account, so it fails when its pods are created, for" in text
     assert f"A second run starts under the same name {place}." in text
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
@@ -216,6 +216,18 @@ def test_renamed_claim_is_reported_as_empty() -> None:
     )
     assert any("Claim `new` is new and empty, and claim `old` is removed" in text for text in texts)
     assert texts_of(plans.step("create", new=plans.claim("new"))) == []
+
+
+def test_run_of_a_renamed_job_is_reported_to_start_from_the_beginning() -> None:
+    def renamed(name: str) -> bool:
+        texts = texts_of(
+            plans.step("delete", plans.volcano_job("old-00000000"), retain=True),
+            plans.step("create", new=plans.volcano_job(name)),
+        )
+        return any(f"`{name}` has the settings of `old-00000000`, which" in text for text in texts)
+
+    assert renamed("new-00000000")
+    assert not renamed("new-11111111")
 
 
 def test_claim_moved_to_another_namespace_is_reported_as_empty() -> None:
@@ -389,7 +401,7 @@ def test_object_that_an_unfinished_move_will_delete_is_reported_if_the_move_is_r
 
 def test_deleted_queue_warns_about_runs_that_continue_in_it() -> None:
     (text,) = texts_of(plans.step("delete", plans.queue()))
-    assert "A run that continues in it fails when its pods are created again" in text
+    assert "A run that continues in it fails when its pods are created, for" in text
 
 
 def test_deleted_priority_class_warns_about_runs_that_still_use_it() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import Any
 
-from gitops.demand import Demand, demands, is_schedule, run_title
+from gitops.demand import Demand, demands, is_schedule, is_suspended, run_title
 from gitops.preview import claims
 from gitops.preview.changes import Change
 from gitops.runs.states import steps
@@ -342,6 +342,8 @@ def _settings(change: Change) -> tuple[str, str | None, str] | None:
 def _run_effects(change: Change, state: State | None) -> Iterator[str]:
     if state is not None and state.finished:
         yield f"It had already {state} when the state was last refreshed."
+    elif change.is_retained and change.old is not None and is_suspended(change.old.resource):
+        yield "It is suspended and remains so: delete it with `kubectl` if it is no longer needed."
     elif change.is_retained:
         gpus = _gpus(change)
         held = f"{gpus:f} {'GPU' if gpus == 1 else 'GPUs'}"

@@ -127,7 +127,7 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
             suspended = resource is not FLOW and (state_of(resource, job, 0) is State.SUSPENDED)
             if suspended and not is_part_of_a_job(resource, job):
                 namespace, name = key(job)
-                resume = "`suspend: false`"
+                resume = "`state: running` or, for a run outside of the stack, `suspend: false`"
                 if resource is JOB:
                     resume = f"`python -m gpu_platform resume {name} --namespace {namespace}`"
                 yield Waiting(namespace, name, "", "suspended", (f"{resume} resumes it",))

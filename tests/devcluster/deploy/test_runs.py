@@ -245,7 +245,7 @@ def test_a_sweep_without_a_finished_trial_has_no_winner(cluster: FakeCluster) ->
 
 def test_run_suspended_by_its_settings_is_not_awaited(cluster: FakeCluster) -> None:
     cluster.has(batch_job("digits-1", "Suspended"))
-    with pytest.raises(DevclusterError, match="is suspended: `suspend: false` resumes it"):
+    with pytest.raises(DevclusterError, match="is suspended: `state: running` or, for"):
         cluster.wait()
 
 

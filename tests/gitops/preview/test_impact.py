@@ -89,6 +89,19 @@ def test_retained_run_holds_its_gpus_until_it_ends() -> None:
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
 
+def test_removed_run_that_is_suspended_is_not_reported_to_continue() -> None:
+    job = plans.volcano_job()
+    batch_job = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": job["metadata"],
+        "spec": {"suspend": True, "template": job["spec"]["tasks"][0]["template"]},
+    }
+    (text,) = texts_of(plans.step("delete", batch_job, retain=True))
+    assert "It is suspended and remains so: delete it" in text
+    assert "continues" not in text
+
+
 @pytest.mark.parametrize(
     ("namespace", "key", "place"),
     [

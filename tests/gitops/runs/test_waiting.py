@@ -378,7 +378,8 @@ def test_podgroup_of_a_removed_job_is_not_waiting() -> None:
 def test_a_job_suspended_by_its_settings_is_reported_once() -> None:
     suspended = job_of_kind("PyTorchJob", {"conditions": [{"type": "Suspended", "status": "True"}]})
     found = single_waiting(suspended, group("done", phase="Pending"), queue())
-    assert str(found) == "ml/done: suspended\n  `suspend: false` resumes it"
+    resume = "`state: running` or, for a run outside of the stack, `suspend: false` resumes it"
+    assert str(found) == f"ml/done: suspended\n  {resume}"
 
 
 def test_job_owned_by_a_suspended_job_is_not_reported_separately() -> None:

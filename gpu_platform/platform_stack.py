@@ -158,7 +158,7 @@ class Platform:
                 unsupported key.
         """
         problems = self.problems_of_job(job, image, image_identity)
-        _raise_if_any(key, chain(_problems_of_job_key(key, job), problems))
+        raise_if_any(key, chain(problems_of_job_key(key, job), problems))
         return TrainingJobArgs(
             key=key,
             job=job,
@@ -197,7 +197,7 @@ class Platform:
             )
         problems = self.problems_of_service(service, image, canary_image, run=run)
         longest_name = key if service.canary is None else f"{key}-canary"
-        _raise_if_any(key, chain(_problems_of_key(key, longest_name), problems))
+        raise_if_any(key, chain(_problems_of_key(key, longest_name), problems))
         if service.canary is not None and canary_image is not None:
             # In the platform's stack, this setting is the key of an image. Here, any value means
             # that the canary does not use the image of the service.
@@ -217,9 +217,15 @@ class Platform:
         )
 
     def problems_of_job(
-        self, job: TrainingJobSettings, image: pulumi.Input[str], image_identity: str | None = None
+        self,
+        job: TrainingJobSettings,
+        image: pulumi.Input[str] | None,
+        image_identity: str | None = None,
     ) -> Iterator[Problem]:
-        """Yield a problem for each setting of a job that this platform does not support."""
+        """Yield a problem for each setting of a job that this platform does not support.
+
+        If `image` is None, the image is not checked.
+        """
         if self.queues is not None and job.queue not in self.queues:
             yield Problem("queue", f"is {job.queue!r}, but {list_available('queue', self.queues)}")
         resource = job.gpu_resource or self.gpu_nodes.resource
@@ -236,6 +242,8 @@ class Platform:
         if job.schedule is not None:
             yield Problem("schedule", "requires the platform's stack: define the job there")
         yield from self._missing_claims(job.volumes)
+        if image is None:
+            return
         if not isinstance(image, pulumi.Output):
             yield from pinning_problems(image)
         elif image_identity is None:
@@ -308,7 +316,7 @@ def list_available(noun: str, names: Collection[str]) -> str:
     return f"the platform has only the {plural} {', '.join(sorted(names))}: use one of them"
 
 
-def _problems_of_job_key(key: str, job: TrainingJobSettings) -> Iterator[Problem]:
+def problems_of_job_key(key: str, job: TrainingJobSettings) -> Iterator[Problem]:
     """Yield a problem if the names of a run cannot be derived from a key.
 
     If `run` is set, the key is only used as the value of a label, so it may be longer.
@@ -342,7 +350,8 @@ def pinning_problems(image: object) -> Iterator[Problem]:
             yield Problem("image", f"is {image!r}: it {rule(detail)}")
 
 
-def _raise_if_any(key: str, problems: Iterable[Problem]) -> None:
+def raise_if_any(key: str, problems: Iterable[Problem]) -> None:
+    """Raise a PlatformError that lists the problems of a job or service, if there are any."""
     if lines := [f"  - {problem.key} {problem.reason}." for problem in problems]:
         raise PlatformError("\n".join([f"the platform does not support {key!r}:", *lines]))
 

@@ -64,7 +64,7 @@ def _run(options: argparse.Namespace) -> int:
             f"{description.platform.namespace}, not {options.namespace}: use --namespace "
             f"{description.platform.namespace}"
         )
-    runs = list(submission.submissions(jobs, description))
+    runs = submission.submissions(jobs, description)
     if _violates_policies(options, runs, description):
         return REJECTED
     for run in runs:

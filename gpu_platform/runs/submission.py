@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Self
 
@@ -17,7 +17,14 @@ from gitops.preview.new_runs import run_rows
 from gitops.preview.report import RunRow
 from gitops.prices import Prices
 from gitops.stack_file import Dumper, parse
-from gpu_platform.platform_stack import Platform, PlatformError, list_available
+from gpu_platform.platform_stack import (
+    Platform,
+    PlatformError,
+    Problem,
+    list_available,
+    problems_of_job_key,
+    raise_if_any,
+)
 from gpu_platform.runs.findings import findings
 from infra.manifests import Manifest, with_metadata
 from infra.settings.problems import describe, full_key
@@ -107,34 +114,45 @@ def read_jobs(file: Path) -> dict[str, TrainingJobSettings]:
 
 def submissions(
     jobs: Mapping[str, TrainingJobSettings], description: Description
-) -> Iterator[Submission]:
-    """Yield the run of each job. Raise GitopsError if the platform does not support a job."""
+) -> list[Submission]:
+    """Return the run of each job.
+
+    Raises:
+        GitopsError: If the platform does not support a job. The message lists every problem.
+    """
     platform = description.platform
+    found, errors = [], []
     for key, job in jobs.items():
-        image, identity = platform.images.get(job.image), description.identities.get(job.image)
-        if image is None or identity is None:
-            known = platform.images.keys() & description.identities.keys()
-            raise GitopsError(f"{key}.image is {job.image!r}, but {list_available('image', known)}")
-        if (
-            job.priority_class is not None
-            and (classes := description.priority_classes) is not None
-            and job.priority_class not in classes
-        ):
-            raise GitopsError(
-                f"{key}.priority_class is {job.priority_class!r}, but "
-                f"{list_available('priority class', classes)}"
-            )
         try:
-            args = platform.training_job(key, job, image=image)
+            found.append(_submission(key, job, description, platform))
         except PlatformError as error:
-            raise GitopsError(str(error)) from None
-        args = replace(args, image_identity=identity)
-        name = run_name(args)
-        objects = [
-            with_metadata(each, description.labels, description.annotations)
-            for each in manifests(args, name, image)
-        ]
-        yield Submission(key, name, job, objects)
+            errors.append(str(error))
+    if errors:
+        raise GitopsError("\n".join(errors))
+    return found
+
+
+def _submission(
+    key: str, job: TrainingJobSettings, description: Description, platform: Platform
+) -> Submission:
+    problems = []
+    known = platform.images.keys() & description.identities.keys()
+    if job.image not in known:
+        problems.append(Problem("image", f"is {job.image!r}, but {list_available('image', known)}"))
+    classes = description.priority_classes
+    if job.priority_class is not None and classes is not None and job.priority_class not in classes:
+        available = list_available("priority class", classes)
+        problems.append(Problem("priority_class", f"is {job.priority_class!r}, but {available}"))
+    others = platform.problems_of_job(job, platform.images.get(job.image))
+    raise_if_any(key, [*problems_of_job_key(key, job), *problems, *others])
+    image, identity = platform.images[job.image], description.identities[job.image]
+    args = platform.training_job(key, job, image=image, image_identity=identity)
+    name = run_name(args)
+    objects = [
+        with_metadata(each, description.labels, description.annotations)
+        for each in manifests(args, name, image)
+    ]
+    return Submission(key, name, job, objects)
 
 
 def violations(

@@ -60,7 +60,7 @@ def submitted(description: Description, tmp_path: Path) -> list[Submission]:
     file.write_text(
         yaml.safe_dump({key: job for key, job in jobs.items() if "schedule" not in job})
     )
-    return list(submissions(read_jobs(file), description))
+    return submissions(read_jobs(file), description)
 
 
 def of_stack(plan: Plan, submission: Submission) -> list[dict[str, Any]]:
@@ -134,7 +134,7 @@ def test_scheduled_job_must_be_defined_in_the_platform_stack(
     file = tmp_path / "jobs.yaml"
     file.write_text(yaml.safe_dump({"nightly": stacks()[0]["training"]["jobs"]["nightly"]}))
     with pytest.raises(GitopsError, match="schedule requires the platform's stack"):
-        list(submissions(read_jobs(file), description))
+        submissions(read_jobs(file), description)
 
 
 def test_exported_configuration_contains_the_same_jobs(tmp_path: Path) -> None:
@@ -163,7 +163,29 @@ def test_job_that_the_platform_does_not_support_is_rejected(
     file = tmp_path / "jobs.yaml"
     file.write_text(yaml.safe_dump({"digits": job}))
     with pytest.raises(GitopsError, match=wanted):
-        list(submissions(read_jobs(file), description))
+        submissions(read_jobs(file), description)
+
+
+def test_all_unsupported_settings_of_all_jobs_are_reported(
+    description: Description, tmp_path: Path
+) -> None:
+    unsupported = {"queue": "nowhere", "image": "nothing", "priority_class": "low"}
+    queue = stacks()[0]["training"]["jobs"]["digits"]["queue"]
+    job = {"queue": queue, "cpu": 1, "memory": "4Gi", "command": ["train"]}
+    jobs = {"digits": job | unsupported, "other": job | {"checkpoints": "nothing"}}
+    file = tmp_path / "jobs.yaml"
+    file.write_text(json.dumps(jobs))
+    with pytest.raises(GitopsError) as found:
+        submissions(read_jobs(file), description)
+    lines = str(found.value).splitlines()
+    assert [line.partition(", but")[0] for line in lines] == [
+        "the platform does not support 'digits':",
+        "  - image is 'nothing'",
+        "  - priority_class is 'low'",
+        "  - queue is 'nowhere'",
+        "the platform does not support 'other':",
+        "  - checkpoints is 'nothing'",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Exit statuses of the commands, their parser, and errors that are reported without a traceback."""
 
 import argparse
+import re
 import sys
-from typing import NoReturn
+from typing import Final, NoReturn
 
 UNCHANGED = 0
 FAILED = 1
 CHANGES = 2
 BLOCKED = 3
 USAGE = 64
+
+_NAME: Final = re.compile(r"(?=.{1,63}$)[a-z0-9]([-.a-z0-9]*[a-z0-9])?")
 
 
 class GitopsError(RuntimeError):
@@ -30,3 +33,16 @@ class Parser(argparse.ArgumentParser):
         """Print the usage and the error, and exit."""
         self.print_usage(sys.stderr)
         self.exit(USAGE, f"{self.prog}: error: {message}\n")
+
+
+def object_name(text: str) -> str:
+    """Return the name of a namespace or of a run, as the `type` of an argument.
+
+    kubectl would use the namespace of the kubeconfig instead of an empty name.
+    """
+    if _NAME.fullmatch(text):
+        return text
+    raise argparse.ArgumentTypeError(
+        f"{text!r} is not a valid name: use at most 63 lower-case letters, digits, '-' and '.', "
+        "with a letter or digit at both ends"
+    )

@@ -10,10 +10,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gitops.errors import FAILED, UNCHANGED, GitopsError, UsageError
+from gitops.errors import FAILED, UNCHANGED, GitopsError, UsageError, object_name
 
 if TYPE_CHECKING:
     from gitops.prices import Prices
+    from gitops.runs.status import RunStatus
 
 HELP = "show the training runs of a cluster: progress, cost and reasons for waiting"
 DESCRIPTION = """\
@@ -38,7 +39,9 @@ argument is invalid.
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
-    parser.add_argument("--namespace", "-n", metavar="NAME", help="default: all namespaces")
+    parser.add_argument(
+        "--namespace", "-n", metavar="NAME", type=object_name, help="default: all namespaces"
+    )
     parser.add_argument("--context", metavar="NAME", help="default: the current context")
     parser.add_argument(
         "--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's default"
@@ -86,8 +89,6 @@ def run(options: argparse.Namespace) -> int:
         GitopsError: If the cluster does not respond, or the price table does not list --stack.
     """
     from gitops import prices
-    from gitops.runs.snapshot import Cluster
-    from gitops.runs.status import read_runs
     from kube.kinds.record import State
 
     table = prices.load(options.prices or prices.DEFAULT)
@@ -101,8 +102,7 @@ def run(options: argparse.Namespace) -> int:
     if options.watch:
         return _watch(options, table, product)
     now = datetime.now(UTC)
-    cluster = Cluster(kubectl(options), options.namespace)
-    statuses = read_runs(cluster, table, now, product=product)
+    statuses = _read(options, table, now, product)
     if options.json:
         document = {"currency": table.currency, "runs": [run.as_json() for run in statuses]}
         sys.stdout.write(json.dumps(document, indent=2) + "\n")
@@ -116,14 +116,29 @@ def run(options: argparse.Namespace) -> int:
     return FAILED if any(run.state is State.FAILED for run in statuses) else UNCHANGED
 
 
+def _read(
+    options: argparse.Namespace, table: "Prices", now: datetime, product: str
+) -> "list[RunStatus]":
+    from gitops.runs.snapshot import Cluster, ForbiddenError
+    from gitops.runs.status import read_runs
+
+    try:
+        # Created on each refresh, because CRDs may be installed between refreshes.
+        return read_runs(Cluster(kubectl(options), options.namespace), table, now, product=product)
+    except ForbiddenError as error:
+        if options.namespace is not None:
+            raise
+        raise GitopsError(
+            f"{error}. If you are allowed to list the pods of a namespace, add --namespace NAME"
+        ) from None
+
+
 def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
     import gc
 
     from rich.live import Live
     from rich.text import Text
 
-    from gitops.runs.snapshot import Cluster
-    from gitops.runs.status import read_runs
     from gitops.runs.table import render
 
     gc.enable()  # the CLI disables it, but --watch runs indefinitely
@@ -131,9 +146,7 @@ def _watch(options: argparse.Namespace, table: "Prices", product: str) -> int:
         while True:
             now = datetime.now(UTC)
             try:
-                # Created on each refresh, because CRDs may be installed between refreshes.
-                cluster = Cluster(kubectl(options), options.namespace)
-                statuses = read_runs(cluster, table, now, product=product)
+                statuses = _read(options, table, now, product)
                 live.update(render(statuses, table.currency, now, options.namespace), refresh=True)
             except GitopsError as error:
                 live.update(Text(f"{error}\nretrying"), refresh=True)

@@ -42,6 +42,10 @@ LOG_TIMEOUT_SECONDS = 10.0
 """Timeout (s) for the log of a pod. The API server waits longer for the kubelet of a lost node."""
 
 
+class ForbiddenError(GitopsError):
+    """Error for pods that the user is not allowed to list."""
+
+
 class NoResponseError(GitopsError):
     """Error for a cluster that did not respond in time."""
 
@@ -132,8 +136,9 @@ class Cluster:
         Kinds that are not installed, or that the user is not allowed to list, are omitted.
 
         Raises:
-            GitopsError: If the user is not allowed to list pods, or a request fails for another
-                reason, for example because the cluster does not respond in time.
+            ForbiddenError: If the user is not allowed to list pods.
+            GitopsError: If a request fails for another reason, for example because the cluster does
+                not respond in time.
         """
         done = self._get(",".join(self._kinds))
         if done.returncode == 0:
@@ -178,13 +183,12 @@ class Cluster:
         done = self._get(kind)
         if done.returncode == 0:
             return _items(done.stdout)
-        if kind != "pods" and _is_forbidden(done):
+        is_forbidden = _is_forbidden(done)
+        if kind != "pods" and is_forbidden:
             return []
         scope = "the cluster" if self.namespace is None else f"namespace {self.namespace}"
-        remedy = ""
-        if self.namespace is None and _is_forbidden(done):
-            remedy = ". If you are allowed to list the pods of a namespace, add --namespace NAME."
-        raise GitopsError(f"cannot list the {kind} of {scope}: {_last_line(done)}{remedy}")
+        error = ForbiddenError if is_forbidden else GitopsError
+        raise error(f"cannot list the {kind} of {scope}: {_last_line(done)}")
 
     def _get(self, kinds: str) -> subprocess.CompletedProcess[str]:
         scope = ["--all-namespaces"] if self.namespace is None else ["-n", self.namespace]

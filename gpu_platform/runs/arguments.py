@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 from typing import Any
 
-from gitops.errors import FAILED, USAGE, Parser
+from gitops.errors import FAILED, USAGE, Parser, object_name
 
 REJECTED = 3
 _EPILOG = f"""\
@@ -77,7 +77,12 @@ def parser() -> argparse.ArgumentParser:
     commands = parsed.add_subparsers(dest="command", required=True, metavar="COMMAND")
     shared = Parser(add_help=False)
     shared.add_argument(
-        "--namespace", "-n", metavar="NAME", required=True, help="namespace of the team"
+        "--namespace",
+        "-n",
+        metavar="NAME",
+        type=object_name,
+        required=True,
+        help="namespace of the team",
     )
     shared.add_argument("--context", metavar="NAME", help="default: the current context")
     shared.add_argument(
@@ -137,7 +142,7 @@ def parser() -> argparse.ArgumentParser:
         ("stop", "delete a run; its checkpoints and logs remain"),
     ):
         command = add(name, text)
-        command.add_argument("name", metavar="RUN", help="name of the run")
+        command.add_argument("name", metavar="RUN", type=object_name, help="name of the run")
         if name == "logs":
             command.add_argument(
                 "--follow", "-f", action="store_true", help="follow until the run ends"
@@ -196,6 +201,7 @@ def _add_models(
         "--namespace",
         "-n",
         metavar="NAME",
+        type=object_name,
         help="read the objects of the run from this namespace of the cluster",
     )
     publish.add_argument(

@@ -68,10 +68,13 @@ class Member:
         """
         done = self._run("get", "configmap", DESCRIPTION, "--output=json", "--ignore-not-found")
         if done.returncode != 0:
+            remedy = (
+                ". The platform's stack grants read access to the groups in "
+                "tenancy.groups.members (docs/teams.md)"
+            )
             raise GitopsError(
                 f"the platform description in namespace {self.namespace} cannot be read: "
-                f"{error_of(done)}. The platform's stack grants read access to the groups in "
-                "tenancy.groups.members (docs/teams.md)"
+                f"{error_of(done)}{remedy if 'Forbidden' in done.stderr else ''}"
             )
         if not done.stdout:
             raise GitopsError(

@@ -1,6 +1,7 @@
 """The status of runs, read through a stand-in for kubectl."""
 
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -276,15 +277,30 @@ def test_kinds_that_the_user_may_not_list_are_skipped(tmp_path: Path) -> None:
     found = single_run(cluster)
     assert (found.state, found.pods, found.cost) == (State.RUNNING, 1, None)
     (tmp_path / "pods").unlink()
-    with pytest.raises(
-        GitopsError, match="cannot list the pods of the cluster: forbidden"
-    ) as raised:
+    with pytest.raises(GitopsError, match="cannot list the pods of the cluster: forbidden"):
         single_run(cluster)
-    assert str(raised.value).endswith(
-        "If you are allowed to list the pods of a namespace, add --namespace NAME."
-    )
     with pytest.raises(GitopsError, match=r"of namespace ml: forbidden: pods$"):
         single_run(replace(cluster, namespace="ml"))
+
+
+@pytest.mark.parametrize(
+    ("command", "advises"),
+    [(["status"], True), (["status", "-n=ml"], False), (["snapshot"], False)],
+)
+def test_a_namespace_is_recommended_only_to_commands_with_this_option(
+    command: list[str],
+    advises: bool,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    cluster_of(tmp_path, pod("digits"))
+    forbid(tmp_path, "pods")
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    assert main(command) == 1
+    error = capsys.readouterr().err
+    assert "cannot list the pods" in error
+    assert ("list the pods of a namespace, add --namespace NAME" in error) == advises
 
 
 @pytest.mark.parametrize("failing", ["jobs.batch.volcano.sh", "api-resources"])

@@ -386,7 +386,11 @@ def test_rejection_reason_from_the_api_server_is_reported(api: Api) -> None:
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    [("", "has no ConfigMap gpu-platform"), ("Forbidden: ann", "tenancy.groups.members")],
+    [
+        ("", "has no ConfigMap gpu-platform"),
+        ("(Forbidden): ann", r"tenancy\.groups\.members"),
+        ('error: context "prd" does not exist', 'context "prd" does not exist$'),
+    ],
 )
 def test_unreadable_platform_description_is_explained(api: Api, error: str, message: str) -> None:
     if error:

@@ -165,6 +165,17 @@ def test_invalid_arguments_have_a_distinct_exit_status(arguments: list[str]) -> 
     assert exited.value.code == 64
 
 
+@pytest.mark.parametrize("name", ["", "größe-x", "a b", "a,b=c", "-a", "Digits", "a" * 64, "a\n"])
+def test_names_that_no_object_can_have_are_rejected(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for arguments in (["list", f"--namespace={name}"], ["stop", "--namespace=a", "--", name]):
+        with pytest.raises(SystemExit) as exited:
+            main(arguments)
+        assert exited.value.code == 64
+        assert f"{name!r} is not a valid name: use" in capsys.readouterr().err
+
+
 def test_help_describes_the_file_and_the_exit_statuses(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exited:
         main(["--help"])

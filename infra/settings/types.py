@@ -1,6 +1,7 @@
 """Types of settings, checked against the rules of the Kubernetes API before objects are created."""
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
@@ -157,6 +158,13 @@ def _http_url(text: str) -> str:
     return text
 
 
+def _distinct(names: list[str]) -> list[str]:
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise ValueError(f"lists {name} {count} times: list each host name once")
+    return names
+
+
 def _not_an_address(text: str) -> str:
     # A DNS name cannot contain the colons of an IPv6 address.
     if re.fullmatch(r"\d+(\.\d+){3}", text):
@@ -249,6 +257,8 @@ DnsName = Annotated[
 
 HostName = Annotated[DnsName, AfterValidator(_not_an_address)]
 """The host name of a route. Neither the Gateway API nor an Ingress accepts IP addresses."""
+
+HostNames = Annotated[list[HostName], AfterValidator(_distinct)]
 
 QualifiedName = Annotated[
     str,

@@ -4,7 +4,7 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import DnsLabel, DnsName, HostName, PathPrefix, Settings
+from infra.settings.types import DnsLabel, DnsName, HostNames, PathPrefix, Settings
 
 _MAX_HOST_NAMES: Final = 16
 """Maximum number of host names per route in the Gateway API."""
@@ -62,7 +62,7 @@ class RouteSettings(Settings):
     ingress: IngressSettings | None = Field(
         default=None, description="Ingress to create. A canary requires ingress-nginx."
     )
-    hostnames: list[HostName] = Field(
+    hostnames: HostNames = Field(
         default=[], description="Host names. Empty accepts every host name."
     )
     path: PathPrefix = Field(
@@ -71,7 +71,7 @@ class RouteSettings(Settings):
         "server receives the request.",
     )
 
-    grpc_hostnames: list[HostName] = Field(
+    grpc_hostnames: HostNames = Field(
         default=[],
         description="Host names of the gRPC API, which must differ from `hostnames`. They require "
         "a gateway and a runtime with gRPC.",

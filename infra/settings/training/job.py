@@ -28,7 +28,7 @@ from infra.settings.types import (
     DnsLabel,
     DnsName,
     EnvironmentName,
-    HostName,
+    HostNames,
     Labels,
     LabelValue,
     MemoryQuantity,
@@ -62,7 +62,7 @@ class NotebookRouteSettings(Settings):
     """Route from a browser outside the cluster to a notebook."""
 
     gateway: GatewaySettings = Field(description="Gateway to attach to.")
-    hostnames: list[HostName] = Field(
+    hostnames: HostNames = Field(
         default=[], description="Host names. Empty accepts every host name."
     )
     path: PathPrefix = Field(

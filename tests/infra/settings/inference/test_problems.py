@@ -123,6 +123,12 @@ MISTAKES: dict[str, Mistake] = {
         {"gateway": {"name": "public"}, "ingress": {"class_name": "nginx"}},
         "exactly one of gateway and ingress",
     ),
+    "duplicate host names": (
+        f"{SERVICE}.route",
+        {"gateway": {"name": "public"}, "hostnames": ["a.example.com", "a.example.com"]},
+        f"{SERVICE}.route.hostnames",
+        "lists a.example.com 2 times: list each host name once",
+    ),
     "ingress path that is not removed": (
         f"{SERVICE}.route",
         {"ingress": {"class_name": "nginx"}, "path": "/digits"},

@@ -165,6 +165,8 @@ def _run(options: argparse.Namespace) -> int:
             "--project"
         )
     config = options.config_file.resolve() if options.config_file else None
+    if config is not None and not config.exists():
+        raise GitopsError(f"{config} does not exist: pass an existing file to --config-file")
     stack = Stack(options.stack, options.project.resolve(), configuration=config)
     if is_other_project and not stack.file.exists():
         raise GitopsError(f"{stack.file} does not exist: pass the directory of a Pulumi project")

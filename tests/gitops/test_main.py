@@ -60,6 +60,7 @@ def test_a_file_that_cannot_be_written_is_reported_in_one_line(
     ("arguments", "status", "message"),
     [
         (["--stack", "nowhere"], 1, "new-environment nowhere"),
+        (["--stack", "prod", "--config-file", "none.yaml"], 1, "none.yaml does not exist: pass"),
         (["--stack", "prod", "--refresh", "--base", "main"], 64, "omit one of them"),
         (["--stack", "prod", "--rendered", "--save-plan", "x"], 64, "omit --refresh"),
         (["--stack", "prod", "--rendered", "--simulate"], 64, "omit --refresh"),

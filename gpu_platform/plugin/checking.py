@@ -2,14 +2,19 @@
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
+from functools import cache
 from typing import Any, TypeVar
 
 from pulumi.errors import InputPropertiesError, InputPropertyErrorDetails
 from pulumi.provider.experimental.util import camel_case
 from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
 
+from gpu_platform.platform_stack import Problem
+from gpu_platform.plugin.schema import COMPONENTS
 from infra.settings.problems import dotted, rule
-from infra.settings.schema import keys
+from infra.settings.schema import every_key, keys
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -29,19 +34,24 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
     try:
         return model.model_validate(nested)
     except ValidationError as error:
-        names = set(_keys(values))
         raise invalid_properties(
-            (_property(model, detail["loc"], len(within)), _in_camel_case(rule(detail), names))
+            (_property(model, detail["loc"], len(within)), _reason(model, detail))
             for detail in error.errors(include_url=False)
         ) from None
+
+
+def unsupported(problems: Iterable[Problem]) -> None:
+    """Raise InputPropertiesError if there are problems. Their keys are those of the settings."""
+    if found := list(problems):
+        raise invalid_properties((_in_camel_case(each.key), each.reason) for each in found)
 
 
 def invalid_properties(problems: Iterable[tuple[str, str]]) -> InputPropertiesError:
     """Return an error that lists the key and reason of each rejected value.
 
-    The key is empty if the reason concerns several arguments.
+    The key is empty if the reason concerns several arguments. Reasons may name keys of settings.
     """
-    found = list(problems)
+    found = [(path, _in_camel_case(reason)) for path, reason in problems]
     details: list[InputPropertyErrorDetails] = [
         {"property_path": path, "reason": reason} for path, reason in found if path
     ]
@@ -63,7 +73,18 @@ def with_integers(value: Any) -> Any:
 def _property(model: type[BaseModel], location: Sequence[str | int], within: int) -> str:
     """Return the path of an argument, or `name` for the resource's name, part of object names."""
     path = dotted(_schema_location(model, location)[within:])
-    return path or ("name" if location[-1] == "[key]" else "")
+    return path or ("name" if location and location[-1] == "[key]" else "")
+
+
+def _reason(model: type[BaseModel], detail: ErrorDetails) -> str:
+    if detail["type"] == "missing":
+        return "is missing"
+    if detail["type"] != "extra_forbidden":
+        return rule(detail)
+    *path, name = (part for part in detail["loc"] if part != "[key]")
+    known = map(camel_case, keys(model, path))
+    close = get_close_matches(camel_case(str(name)), known, n=1)
+    return f"is not a known argument{f': did you mean {close[0]!r}?' if close else ''}"
 
 
 def _schema_location(model: type[BaseModel], location: Sequence[str | int]) -> list[str | int]:
@@ -78,17 +99,17 @@ def _schema_location(model: type[BaseModel], location: Sequence[str | int]) -> l
     ]
 
 
-def _keys(values: Any) -> Iterable[str]:
-    if isinstance(values, Mapping):
-        for key, item in values.items():
-            yield key
-            yield from _keys(item)
-
-
-def _in_camel_case(text: str, names: set[str]) -> str:
+def _in_camel_case(text: str) -> str:
     """Return the text with the keys in camel case, as in the user's program: `gpusPerNode`."""
     return re.sub(
         r"\b[a-z]+(?:_[a-z]+)+\b",
-        lambda found: camel_case(found[0]) if found[0] in names else found[0],
+        lambda found: camel_case(found[0]) if found[0] in _names() else found[0],
         text,
     )
+
+
+@cache
+def _names() -> frozenset[str]:
+    """Return the Python names of the arguments of all components, at every level."""
+    models = COMPONENTS.values()
+    return frozenset().union(*({*every_key(model), *added} for model, added in models))

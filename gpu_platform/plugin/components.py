@@ -10,8 +10,8 @@ from typing import Any, TypedDict, TypeVar
 import pulumi
 from pulumi.errors import InputPropertiesError
 
-from gpu_platform.platform_stack import Platform, Problem, pinning_problems
-from gpu_platform.plugin.checking import invalid_properties, validate, with_integers
+from gpu_platform.platform_stack import Platform, pinning_problems
+from gpu_platform.plugin.checking import invalid_properties, unsupported, validate, with_integers
 from gpu_platform.plugin.gpu_nodes import GpuNodesSettings, PlacementSettings
 from infra import (
     failure_recorder,
@@ -94,7 +94,7 @@ class TrainingJob(Deferred):
             image, account = values.pop("image"), values.pop("service_account", "training")
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             job = validate(TrainingSettings, values, "jobs", name).jobs[name]
-            _raise_if_any(platform.problems_of_job(job, image))
+            unsupported(platform.problems_of_job(job, image))
             arguments = platform.training_job(name, job, image=image, service_account=account)
             return training_job.create_run(self, arguments)
 
@@ -129,7 +129,7 @@ class InferenceService(Deferred):
                 values["canary"] = {**values["canary"], "image": "canary"}
             platform = await _platform(name, _pop(values, _PLACEMENT), self)
             (service,) = validate(InferenceSettings, values, "services", name).services.values()
-            _raise_if_any(platform.problems_of_service(service, image, canary_image))
+            unsupported(platform.problems_of_service(service, image, canary_image))
             arguments = platform.inference_service(
                 name,
                 service,
@@ -350,11 +350,5 @@ def _split_pod_arguments(values: Values) -> tuple[Values, Values]:
         "isolated": settings.pop("isolated", True),
         "gpu_nodes": _gpu_nodes(settings),
     }
-    _raise_if_any(pinning_problems(arguments["image"]))
+    unsupported(pinning_problems(arguments["image"]))
     return settings, arguments
-
-
-def _raise_if_any(problems: Any) -> None:
-    all_problems: list[Problem] = list(problems)
-    if all_problems:
-        raise invalid_properties((problem.key, problem.reason) for problem in all_problems)

@@ -39,9 +39,9 @@ _RUN_OUTPUT: Final = "RunOutput"
 _SERVICE_OUTPUT: Final = "InferenceOutput"
 
 _OMITTED_FIELDS: Final[Mapping[str, frozenset[str]]] = {
-    "TrainingJob": frozenset({"image"}),
-    "InferenceService": frozenset({"image", "job"}),
-    "Canary": frozenset({"image"}),
+    "TrainingJob": frozenset({"image", "schedule"}),
+    "InferenceService": frozenset({"image", "job", "sweep"}),
+    "Canary": frozenset({"image", "rollback"}),
     "GpuStack": frozenset({"node_health"}),
     "FailureRecorder": frozenset({"image", "claims"}),
     "NodeHealth": frozenset({"image"}),

@@ -31,7 +31,7 @@ _RULES: Final[Mapping[str, str]] = {
     "less_than": "must be less than {lt}",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
-    "too_short": "must have at least {min_length} entry",
+    "too_short": "must have {min_length} or more entries",
     "string_pattern_mismatch": "must match the pattern {pattern}",
     "finite_number": "must be a finite number",
 }

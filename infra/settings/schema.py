@@ -117,6 +117,13 @@ def keys(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     ]
 
 
+def every_key(model: type[BaseModel]) -> set[str]:
+    """Return the keys of all sections of a model."""
+    root = schema_of(model)
+    sections = (root, *root.get("$defs", {}).values())
+    return {key for section in sections for key in section.get("properties", ())}
+
+
 def _find(model: type[BaseModel], path: Sequence[str | int]) -> list[Schema]:
     root = schema_of(model)
     schemas = [root]

@@ -5,7 +5,9 @@ from typing import Any
 import pytest
 from pulumi.errors import InputPropertiesError
 
-from gpu_platform.plugin.checking import validate
+from gpu_platform.platform_stack import Problem
+from gpu_platform.plugin.checking import unsupported, validate
+from infra.settings.cluster import GpuSettings
 from infra.settings.training import TrainingSettings
 
 JOB: dict[str, Any] = {
@@ -57,7 +59,15 @@ def test_each_error_contains_the_key_path_in_camel_case() -> None:
 def test_keys_of_mappings_are_unchanged_in_errors() -> None:
     found = problems({**JOB, "env": {"NCCL_DEBUG": True}, "env_from": {"WANDB_KEY": {"key": "k"}}})
     assert found.keys() == {"env.NCCL_DEBUG", "envFrom.WANDB_KEY"}
-    assert problems({**JOB, "my_key": 1.0}).keys() == {"my_key"}
+    assert problems({**JOB, "my_key": 1.0}) == {"my_key": "is not a known argument"}
+
+
+def test_missing_and_misspelled_arguments_are_reported() -> None:
+    found = problems({"queue": "research", "cpu": "1", "gpusPerNodes": 1.0})
+    assert found == {
+        "memory": "is missing",
+        "gpusPerNodes": "is not a known argument: did you mean 'gpusPerNode'?",
+    }
 
 
 def test_the_name_of_the_resource_is_checked() -> None:
@@ -69,3 +79,22 @@ def test_problems_of_several_arguments_are_part_of_the_message_in_camel_case() -
     error = rejected({**JOB, "min_nodes": 3.0})
     assert error.message == "it sets minNodes to 3, more than nodes (2): set it to at most 2"
     assert error.errors == []
+
+
+def test_remedies_name_arguments_in_camel_case_even_if_they_are_not_set() -> None:
+    found = problems({**JOB, "volumes": {"my_data": {"path": "/data"}}})
+    assert found["volumes.my_data"].startswith("must set exactly one of claim, secret, configMap")
+    with pytest.raises(InputPropertiesError) as raised:
+        unsupported(
+            [Problem("gpus_per_node", "is 2: use 1"), Problem("image", "pass canary_image")]
+        )
+    assert raised.value.errors == [
+        {"property_path": "gpusPerNode", "reason": "is 2: use 1"},
+        {"property_path": "image", "reason": "pass canaryImage"},
+    ]
+
+
+def test_problem_of_a_component_without_a_name_in_its_settings_is_part_of_the_message() -> None:
+    values = {"provider": "gpu-operator", "runtime_class": {"name": "nvidia", "create": True}}
+    with pytest.raises(InputPropertiesError, match=r"it has a runtimeClass with create: true, but"):
+        validate(GpuSettings, values)

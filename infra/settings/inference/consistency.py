@@ -99,8 +99,8 @@ def _model_problems(service: InferenceServiceSettings) -> Iterator[str]:
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
         yield (
-            "must name the model with exactly one of `job`, `sweep`, `run`, `url` and `source`, "
-            f"but sets {sources}"
+            "must name the model with exactly one of `run`, `url`, `source` and, in the "
+            f"platform's stack, `job` and `sweep`, but sets {sources}"
         )
         return
     canary = service.canary

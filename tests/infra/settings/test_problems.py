@@ -333,7 +333,7 @@ MISTAKES: dict[str, Mistake] = {
             "local": {"path": "/data", "nodes": {"kubernetes.io/hostname": []}},
         },
         "storage.volumes.data.local.nodes.kubernetes.io/hostname",
-        "at least 1 entry",
+        "1 or more entries",
     ),
     "volume at a reserved path": (
         f"{JOB}.volumes.devices",

@@ -20,7 +20,7 @@ DOWNLOAD = {"dataset": "shards", "data_url": "s3://datasets/birds"}
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "no program": (job("volcano", hyperparameters=None), " has no program", "torchtitan, command"),
     "two programs": (job("volcano", command=["a"]), " sets hyperparameters and command", "one of"),
-    "empty command": (job("plain", command=[]), ".command", "at least 1"),
+    "empty command": (job("plain", command=[]), ".command", "1 or more"),
     "minimum above maximum": (job("volcano", min_nodes=3), " sets min_nodes to 3", "nodes (2)"),
     "pod with more GPUs than a node": (
         job("volcano", node_gpus=2),

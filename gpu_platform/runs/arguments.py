@@ -98,7 +98,8 @@ def parser() -> argparse.ArgumentParser:
         "--platform",
         type=Path,
         metavar="FILE",
-        help="read the description of the platform from this file instead of the cluster",
+        help="read the description of the platform (platform.json of the ConfigMap gpu-platform) "
+        "from this file instead of the cluster",
     )
     run.add_argument(
         "--policy-config",

@@ -26,7 +26,7 @@ from gpu_platform.platform_stack import (
     raise_if_any,
 )
 from gpu_platform.runs.findings import findings
-from infra.manifests import Manifest, with_metadata
+from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, Manifest, with_metadata
 from infra.settings.problems import describe, full_key
 from infra.settings.training import TrainingSettings
 from infra.settings.training.job import TrainingJobSettings
@@ -50,10 +50,18 @@ class Description(BaseModel):
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Parse a description. Raise GitopsError if another gpu_platform version wrote it."""
+        """Parse a description.
+
+        Raise GitopsError if it is not JSON, or if another gpu_platform version wrote it.
+        """
         try:
             return cls.model_validate_json(text)
         except ValidationError as error:
+            if error.errors(include_url=False)[0]["type"] == "json_invalid":
+                raise GitopsError(
+                    f"the description of the platform is not JSON: write the {DESCRIPTION_KEY} of "
+                    f"the ConfigMap {DESCRIPTION} to the file of --platform"
+                ) from None
             raise GitopsError(
                 "the description of the platform was written by a different version of "
                 f"gpu_platform (missing or invalid fields: {error.error_count()}): update the "

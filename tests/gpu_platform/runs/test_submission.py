@@ -218,3 +218,8 @@ def test_error_names_the_missing_job_file(tmp_path: Path) -> None:
 def test_platform_description_of_another_version_is_rejected() -> None:
     with pytest.raises(GitopsError, match="a different version of gpu_platform"):
         Description.parse('{"stack": "prod"}')
+
+
+def test_platform_description_that_is_not_json_is_rejected() -> None:
+    with pytest.raises(GitopsError, match=r"not JSON: write the platform\.json of the ConfigMap"):
+        Description.parse("apiVersion: v1")

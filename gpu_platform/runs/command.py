@@ -36,7 +36,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"error: {error}\n")  # such as a kubectl that is not executable
         return FAILED
     except KeyboardInterrupt:
-        sys.stderr.write("interrupted; objects that were created remain\n")
+        creates = options.command == "run" and options.simulate is None
+        remain = "; objects that were created remain" if creates else ""
+        sys.stderr.write(f"interrupted{remain}\n")
         return 130
     return status
 

@@ -219,6 +219,17 @@ def test_interrupting_follow_does_not_stop_the_run(
     assert "interrupted; objects that were created remain" in captured.err
 
 
+def test_interrupted_command_that_creates_nothing_does_not_mention_objects(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(_: Member) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Member, "sweeps", interrupted)
+    assert main(["sweeps", "--namespace", "vision"]) == 130
+    assert capsys.readouterr().err == "interrupted\n"
+
+
 @pytest.mark.parametrize(
     ("found", "message"),
     [

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from gitops.errors import UNCHANGED, GitopsError
+from gitops.errors import UNCHANGED, GitopsError, UsageError
 
 if TYPE_CHECKING:
     from gitops.engine import Stack
@@ -66,17 +66,17 @@ def run(options: argparse.Namespace) -> int:
 
     groups = [*options.previewers, *options.updaters, *options.snapshotters]
     if not groups:
-        raise GitopsError(
+        raise UsageError(
             "no group given: add --previewers GROUP, --updaters GROUP or --snapshotters GROUP"
         )
     for group in groups:
         if group.startswith("system:") or not _GROUP_NAME.fullmatch(group):
-            raise GitopsError(
+            raise UsageError(
                 f"{group!r} is not a valid group for pipelines: use a custom group without quotes "
                 "or backslashes in its name"
             )
     if both := set(options.previewers) & set(options.updaters):
-        raise GitopsError(
+        raise UsageError(
             f"{', '.join(sorted(both))} cannot be used for both previews and updates: use two "
             "different groups"
         )

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from gitops.errors import GitopsError
+from gitops.errors import GitopsError, UsageError
 
 if TYPE_CHECKING:
     from gitops.hosts import Host, Note
@@ -45,7 +45,8 @@ environment:
            CI_MERGE_REQUEST_IID (set by GitLab pipelines)
   If a GitHub workflow uses a custom token, set GITOPS_AUTHOR to the token's user.
 
-exit status: 0 on success, 1 on an error, such as a rejection by the host.
+exit status: 0 on success, 1 on an error, such as a rejection by the host, 64 if an argument is
+invalid.
 """
 Outcome = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
 _MARKER = re.compile(r"<!-- gpu-platform (?P<kind>preview|drift) (?P<stack>\S+) -->")
@@ -104,9 +105,9 @@ def _stacks(text: str) -> list[str]:
 def run(options: argparse.Namespace) -> int:
     """Run the command and return its exit status."""
     if options.close and not options.issue:
-        raise GitopsError("--close requires --issue")
+        raise UsageError("--close requires --issue")
     if (options.file is None) == (options.affected is None):
-        raise GitopsError("specify either the FILE of a report or --affected")
+        raise UsageError("specify either the FILE of a report or --affected")
     if options.affected is not None:
         host = _host(options, os.environ)
         count = mark_outdated(host, options.affected, options.commit or host.commit())

@@ -5,7 +5,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
-from gitops.errors import UNCHANGED, GitopsError
+from gitops.errors import UNCHANGED, UsageError
 from workload.files import write_atomically
 
 HELP = "simulate how the scheduler handles changes to a snapshot of a cluster"
@@ -92,7 +92,7 @@ def run(options: argparse.Namespace) -> int:
     from gitops.forecast.whatif import Changes
 
     if options.horizon < 0:
-        raise GitopsError(f"--horizon {options.horizon} is negative: use 0, 1, 2 …")
+        raise UsageError(f"--horizon {options.horizon} is negative: use 0, 1, 2 …")
     changes = Changes(options.add, options.remove, options.nodes, options.queue)
     base = load(options.snapshot)
     state, assumptions = changes.apply(base)

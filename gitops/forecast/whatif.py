@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from gitops.demand import is_schedule, is_suspended, seconds
-from gitops.errors import GitopsError
+from gitops.errors import GitopsError, UsageError
 from gitops.forecast.objects import amounts
 from gitops.forecast.shapes import pod_shape, quantities
 from gitops.forecast.state import Amounts, Gang, Node, PodShape, Queue, State
@@ -139,7 +139,7 @@ def check(gang: Gang, state: State, source: str) -> None:
 def _added_nodes(state: State, change: str) -> list[Node]:
     match = _NODES.fullmatch(change)
     if match is None:
-        raise GitopsError(
+        raise UsageError(
             f"--nodes {change} is not a valid number of nodes to add: use a value like +4"
         )
     if not state.nodes:
@@ -179,7 +179,7 @@ def _with_weights(state: State, changes: Sequence[str]) -> list[Queue]:
     for change in changes:
         match = _WEIGHT.fullmatch(change)
         if match is None:
-            raise GitopsError(
+            raise UsageError(
                 f"--queue {change} is not a valid change: use a value like vision.weight=3"
             )
         if (queue := by_name.get(match["queue"])) is None:

@@ -111,7 +111,7 @@ def test_update_rights_alone_need_no_admission_policy() -> None:
 def test_unsuitable_groups_are_rejected(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["access", "--stack", "prod", *arguments]) == 1
+    assert main(["access", "--stack", "prod", *arguments]) == 64
     assert message in capsys.readouterr().err
 
 

@@ -126,8 +126,8 @@ def test_invalid_list_of_affected_stacks_is_rejected(
             comment("--affected", wrong)
         expected = f"argument --affected: {wrong!r} is not a JSON list of stacks: use the output of"
         assert expected in capsys.readouterr().err
-    assert comment() == 1
-    assert comment(report(tmp_path, "x"), "--affected", "[]") == 1
+    assert comment() == 64
+    assert comment(report(tmp_path, "x"), "--affected", "[]") == 64
     assert host.writes == []
 
 

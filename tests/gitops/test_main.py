@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 
 from gitops.__main__ import main
+from gitops.forecast.state import dump
 from gitops.preview import command as preview
+from tests.gitops.forecast.states import state
 
 
 def test_usage_errors_have_a_separate_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,6 +17,24 @@ def test_usage_errors_have_a_separate_exit_status(capsys: pytest.CaptureFixture[
             main(arguments)
         assert exited.value.code == 64
     assert "usage:" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["comment", "--close"],
+        ["simulate", "--snapshot=cluster.yaml", "--horizon=-1"],
+        ["simulate", "--snapshot=cluster.yaml", "--nodes=x"],
+        ["simulate", "--snapshot=cluster.yaml", "--queue=vision"],
+    ],
+    ids=" ".join,
+)
+def test_arguments_that_only_the_command_rejects_have_the_same_exit_status(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.yaml").write_text(dump(state(), as_yaml=True))
+    assert main(arguments) == 64
 
 
 def test_help_describes_the_exit_statuses_and_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import runpy
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -96,6 +96,14 @@ def _open(value: Any) -> Any:
 Provision = Callable[..., Plan]
 _PLANS: dict[tuple[str, tuple[str, ...]], Plan] = {}
 """Plans cached by configuration; tests must not modify them."""
+
+
+@pytest.fixture(autouse=True)
+def end_preview() -> Iterator[None]:
+    """After a test that runs a preview, make programs run as in an update again."""
+    yield
+    if pulumi.runtime.is_dry_run():
+        set_mocks(Engine(), project="gpu-platform", stack="test")
 
 
 @pytest.fixture

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from training.data.images import Images, Shape, enlarge_images
 
 if TYPE_CHECKING:
+    import PIL.Image
     from PIL.ImageFont import FreeTypeFont, ImageFont
 
     Font = FreeTypeFont | ImageFont
@@ -73,10 +74,11 @@ def glyphs() -> tuple[Images, Images]:
     from PIL import ImageFont
 
     fonts = [ImageFont.load_default(size) for size in GLYPH_SIZES]
+    upright = [[_draw_glyph(digit, font) for font in fonts] for digit in TEN_DIGITS]
     random = np.random.default_rng(GLYPHS_SEED)
     labels = np.arange(GLYPHS_TRAIN + GLYPHS_HELD_OUT) % 10
     drawn = np.stack(
-        [_draw_glyph(str(label), fonts[random.integers(len(fonts))], random) for label in labels]
+        [_place_glyph(upright[label][random.integers(len(fonts))], random) for label in labels]
     )
     noise = random.normal(0, GLYPH_NOISE, drawn.shape)
     pixels = np.clip(drawn + noise, 0, 255).astype(np.uint8).reshape(-1, 1, GLYPH_SIDE, GLYPH_SIDE)
@@ -86,14 +88,24 @@ def glyphs() -> tuple[Images, Images]:
     )
 
 
-def _draw_glyph(digit: str, font: "Font", random: np.random.Generator) -> NDArray[np.uint8]:
-    """Draw a digit in white on black, `GLYPH_SIDE` x `GLYPH_SIDE`."""
+def _draw_glyph(digit: str, font: "Font") -> "PIL.Image.Image":
+    """Draw a digit in white on black, in the middle of `GLYPH_SIDE` x `GLYPH_SIDE` pixels."""
     from PIL import Image, ImageDraw
 
-    across, down = random.integers(-GLYPH_MAX_SHIFT, GLYPH_MAX_SHIFT + 1, 2)
-    middle = GLYPH_SIDE / 2 + across, GLYPH_SIDE / 2 + down
     image = Image.new("L", (GLYPH_SIDE, GLYPH_SIDE))
+    middle = GLYPH_SIDE / 2, GLYPH_SIDE / 2
     ImageDraw.Draw(image).text(middle, digit, fill=255, font=font, anchor="mm")
+    return image
+
+
+def _place_glyph(upright: "PIL.Image.Image", random: np.random.Generator) -> NDArray[np.uint8]:
+    """Shift and rotate a drawn digit randomly. Drawing it again would take longer."""
+    from PIL import Image
+
+    across, down = random.integers(-GLYPH_MAX_SHIFT, GLYPH_MAX_SHIFT + 1, 2).tolist()
+    image = Image.new("L", upright.size)
+    image.paste(upright, (across, down))
+    middle = GLYPH_SIDE / 2 + across, GLYPH_SIDE / 2 + down
     angle = random.uniform(-GLYPH_MAX_ROTATION, GLYPH_MAX_ROTATION)
     return np.asarray(image.rotate(angle, Image.Resampling.BILINEAR, center=middle))
 

@@ -25,10 +25,13 @@ TAKE_DOWN_FILE = HERE / "cluster" / "real" / "test_9_down.py"
 SLOW_DIRECTORIES = (HERE / "training", HERE / "inference", HERE / "gpu_platform" / "models")
 """Directories whose files take longest."""
 
-# The tests in these directories share a cluster, or inspect the processes, ports and mounts of the
-# machine. The group of the innermost directory applies, and the longest groups start first.
+# The tests in these directories share a cluster or trained models, or inspect the processes, ports
+# and mounts of the machine. The group of the innermost directory applies, and the longest groups
+# start first.
 SERIAL_DIRECTORIES = {
     "devcluster": "devcluster",
+    "gpu_platform/models": "published models",
+    "training/export": "exports",
     "cluster/simulated": "simulated nodes",
     "cluster/separate": "separate clusters",
     "cluster": "real nodes",

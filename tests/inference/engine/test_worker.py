@@ -310,9 +310,10 @@ def test_the_documented_custom_handler_works(
 KILLED_FORK_SERVER = """
 import multiprocessing, os, signal, time
 from multiprocessing import forkserver
-from inference.engine.worker import exit_with_fork_server
 
 def hang(end):
+    # Only this process imports PyTorch.
+    from inference.engine.worker import exit_with_fork_server
     exit_with_fork_server()
     end.send("hangs")
     time.sleep(600)

@@ -11,6 +11,7 @@ MODULES = (
     *("workload.models.classifiers", "workload.models.gpt"),
     *("torch._dynamo", "sklearn.model_selection", "accelerate.commands.launch"),
     # Modules of the tests themselves: gangs that load pytest, data sets and models.
+    "hypothesis",
     *("tests.training.digits", "tests.training.forked_gang", "tests.training.custom_models"),
 )
 

@@ -1,12 +1,15 @@
+import importlib
 import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from devcluster.paths import CHECKOUT
 from tools.bench.mutant_tests import Recording, replaced
-from tools.bench.mutants import TRAINING, Mutant, draw, find, repeated
 
 SOURCE = '''
 LIMIT = 3
@@ -60,14 +63,20 @@ raise SystemExit(status)
 """
 
 
-def mutants_of(folder: Path, source: str) -> list[Mutant]:
+@pytest.fixture
+def mutants() -> Any:
+    """The module, imported late: it takes each process that collects tests a third of a second."""
+    return importlib.import_module("tools.bench.mutants")
+
+
+def mutants_of(mutants: Any, folder: Path, source: str) -> list[Any]:
     (folder / "module.py").write_text(source)
-    return list(find(folder, "module.py"))
+    return list(mutants.find(folder, "module.py"))
 
 
-def test_only_bodies_of_functions_are_mutated(tmp_path: Path) -> None:
+def test_only_bodies_of_functions_are_mutated(mutants: Any, tmp_path: Path) -> None:
     (tmp_path / "module.py").write_text(SOURCE)
-    found = find(tmp_path, "module.py")
+    found = mutants.find(tmp_path, "module.py")
     assert {change.summary for change in found.values()} == {
         "size + 1 -> size - 1",
         "1 -> 2",
@@ -82,23 +91,25 @@ def test_only_bodies_of_functions_are_mutated(tmp_path: Path) -> None:
     assert changed.lines == range(13, 17), "a test of the statement's first line runs this one"
 
 
-def test_unrelated_edits_do_not_change_the_sample(tmp_path: Path) -> None:
-    before = mutants_of(tmp_path, SOURCE)
-    after = mutants_of(tmp_path, f"import os\n{SOURCE}\n\ndef third() -> int:\n    return 5\n")
+def test_unrelated_edits_do_not_change_the_sample(mutants: Any, tmp_path: Path) -> None:
+    before = mutants_of(mutants, tmp_path, SOURCE)
+    after = mutants_of(
+        mutants, tmp_path, f"import os\n{SOURCE}\n\ndef third() -> int:\n    return 5\n"
+    )
     assert set(before) < set(after)
-    sample, [added] = draw(before, 4), set(after) - set(before)
-    assert [mutant for mutant in draw(after, 5) if mutant != added][:4] == sample
+    sample, [added] = mutants.draw(before, 4), set(after) - set(before)
+    assert [mutant for mutant in mutants.draw(after, 5) if mutant != added][:4] == sample
 
 
-def test_earlier_sample_is_matched_by_its_code(tmp_path: Path) -> None:
-    before = mutants_of(tmp_path, SOURCE)
-    renamed = mutants_of(tmp_path, SOURCE.replace("first", "next_size"))
-    assert {mutant.function for mutant in repeated(before, renamed) if mutant} == {
+def test_earlier_sample_is_matched_by_its_code(mutants: Any, tmp_path: Path) -> None:
+    before = mutants_of(mutants, tmp_path, SOURCE)
+    renamed = mutants_of(mutants, tmp_path, SOURCE.replace("first", "next_size"))
+    assert {mutant.function for mutant in mutants.repeated(before, renamed) if mutant} == {
         "next_size",
         "second",
     }
-    reworded = mutants_of(tmp_path, SOURCE.replace("size + 1", "size + 10"))
-    assert repeated(before, reworded).count(None) == 2
+    reworded = mutants_of(mutants, tmp_path, SOURCE.replace("size + 1", "size + 10"))
+    assert mutants.repeated(before, reworded).count(None) == 2
 
 
 def test_mutant_runs_the_tests_that_cover_its_lines_fastest_first() -> None:
@@ -155,8 +166,8 @@ def test_module_that_gangs_run_lists_its_tests() -> None:
     assert recording.choose("training/run.py", [7]) == []
 
 
-def test_listed_training_modules_and_their_tests_exist() -> None:
-    for module, tests in TRAINING.items():
+def test_listed_training_modules_and_their_tests_exist(mutants: Any) -> None:
+    for module, tests in mutants.TRAINING.items():
         assert (CHECKOUT / module).is_file()
         for test in tests:
             assert (CHECKOUT / test.partition("::")[0]).is_file()

@@ -232,8 +232,8 @@ class Replay:
     def _preempting_queues(self) -> set[str]:
         """Return the queues in which a gang may preempt other gangs.
 
-        Each of these queues contains a waiting gang that would fit if all gangs that it may preempt
-        were evicted.
+        Each of these queues contains a waiting gang that may preempt at least one gang, and that
+        would fit if all gangs that it may preempt were evicted.
         """
         if not self._preempts:
             return set()
@@ -252,7 +252,10 @@ class Replay:
                     if not _may_preempt(run.gang, other.gang)
                     for pod in other.pods
                 )
-                left[key] = free(self.state.nodes, stays)
+                # A gang that fits without evictions waits for another reason, such as the share of
+                # its queue.
+                evicts = any(other.pods and _may_preempt(run.gang, other.gang) for other in present)
+                left[key] = free(self.state.nodes, stays) if evicts else {}
             if may_fit(left[key], run.gang.pods, missing):
                 queues.add(run.gang.queue)
         return queues

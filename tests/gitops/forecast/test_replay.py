@@ -149,6 +149,15 @@ def test_preemption_is_expected_only_where_it_frees_enough_resources(
     assert cluster.count < 8
 
 
+def test_no_preemption_is_expected_without_a_gang_to_evict() -> None:
+    cluster = Scheduler(session=-1)
+    found = snapshot("language")
+    del found.gangs[0]  # `high` fits on gpu-0, but its queue has no share left
+    started_replay(cluster, found)
+    assert cluster.preempting == set()
+    assert cluster.count < 8
+
+
 def test_decisions_are_not_final_until_placed_pods_run() -> None:
     # Volcano preempts only running pods; once the placed pods run, they may be preempted.
     cluster = Scheduler(session=4, starts_after=40)

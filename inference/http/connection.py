@@ -56,8 +56,7 @@ class Connection(asyncio.Protocol):
         """Bytes that count against `max_buffered_bytes`."""
         self._reading: Request | None = None
         """The request that is being received."""
-        self._in_body = self._input_ended = self._lingering = False
-        self._may_send_more = False
+        self._in_body = self._input_ended = self._lingering = self._may_send_more = False
         self._unparsed = b""
         """Received bytes to parse after the response to an earlier request, or in the next turn."""
         self._awaits_turn = False
@@ -465,9 +464,8 @@ class Connection(asyncio.Protocol):
         self._active = None
         self.since = time.monotonic()
         self._served += 1
-        close = (
-            request.close or (self._input_ended and not self._queue) or self._application.draining
-        )
+        last = self._input_ended and not self._queue
+        close = request.close or last or self._application.draining
         self._output.write(response.encode(request, close))
         self._application.finished(request, response.status)
         if response.status < 400:

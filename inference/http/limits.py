@@ -202,7 +202,9 @@ class Limits:
 
     def succeeded(self, connection: "Connection") -> None:
         """Record that a request on the connection has succeeded."""
-        if self._connections.pop(connection, self) is None:
+        if connection in self._connections:
+            # Move it to the end.
+            del self._connections[connection]
             self._connections[connection] = None
             _discard(self._unanswered, connection)
 

@@ -13,7 +13,7 @@ from workload.catalog import MODELS, ModelName, Option
 from workload.configuration import DeviceName
 
 DatasetName = Literal[
-    "digits", "glyphs", "photos", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
+    "digits", "glyphs", "mnist", "fashion-mnist", "cifar10", "cifar100", "synthetic",
     "shards", "text", "tokens",
 ]  # fmt: skip
 TEXTS: Final[tuple[DatasetName, ...]] = ("text", "tokens")
@@ -105,8 +105,8 @@ class TrainingSettings(BaseModel):
     )
     dataset: AnyDataset = Field(
         default="digits",
-        description="Data set. `digits`, `glyphs` and `photos` ship with Python packages, and "
-        "`synthetic` is generated from the seed. `shards`, `text`, `tokens` and published data "
+        description="Data set. `digits` and `glyphs` need no files, and `synthetic` is generated "
+        "from the seed. `shards`, `text`, `tokens` and published data "
         "sets ("
         + ", ".join(PUBLISHED)
         + ") are read from data_dir. A custom data set is package.module:factory.",

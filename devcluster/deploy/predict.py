@@ -28,8 +28,7 @@ SAMPLE = (
 )
 """The first test sample of the digits data set: 8 rows of 8 pixels from 0 to 16.
 
-It is hard-coded, because scikit-learn, which contains the data set, takes 200 MB of disk space and
-a few seconds to import.
+It is hard-coded, because reading the data set requires NumPy, which `make up` does not install.
 """
 
 

@@ -1,5 +1,4 @@
 import errno
-import importlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
@@ -55,7 +54,6 @@ def train_in(folder: Path, run_dir: str = "run", **settings: object) -> int:
 
     Keyword arguments are settings; None removes a default of this function.
     """
-    importlib.import_module("tests.training.digits")
     small = {"model": "digits-net", "dataset": "digits", "epochs": 2, "device": "cpu"}
     values = small | settings | {"run_dir": str(folder / run_dir)}
     values = {name: value for name, value in values.items() if value is not None}

@@ -9,10 +9,10 @@ from importlib import import_module
 MODULES = (
     *("training.train", "training.command_line", "inference.server"),
     *("workload.models.classifiers", "workload.models.gpt"),
-    *("torch._dynamo", "sklearn.model_selection", "accelerate.commands.launch"),
+    *("torch._dynamo", "accelerate.commands.launch"),
     # Modules of the tests themselves: gangs that load pytest, data sets and models.
     "hypothesis",
-    *("tests.training.digits", "tests.training.forked_gang", "tests.training.custom_models"),
+    *("tests.training.forked_gang", "tests.training.custom_models"),
 )
 
 gc.disable()

@@ -13,7 +13,6 @@ from torch import Tensor
 from torch.distributed.fsdp import FSDPModule
 from torch.nn.functional import cross_entropy
 
-import tests.training.digits  # noqa: F401 - reads them once
 from tests.training import reference
 from tests.training.custom_models import Block, Deep, Overflowing
 from tests.training.forked_gang import run_gang

@@ -356,7 +356,7 @@ def _measure(
 ) -> list[dict[str, Any]]:
     packages = ["hypothesis", "pydantic", "pulumi", "pulumi_kubernetes", "pulumi_policy"]
     if modules:
-        packages[2:] = ["torch", "torch._dynamo", "torch.distributed.fsdp", "sklearn.datasets"]
+        packages[2:] = ["torch", "torch._dynamo", "torch.distributed.fsdp"]
         tests = sorted({each.partition("::")[0] for each in chain(*modules.values())})
     for name in packages:
         __import__(name)  # so that forks inherit the module

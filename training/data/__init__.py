@@ -12,12 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from training.data.builtin import (
-    PHOTO_CLASSES,
     TEN_DIGITS,
     digits,
     glyphs,
     held_out_digits,
-    photos,
     synthetic,
 )
 from training.data.images import Images, Shape, enlarge_images, with_shape
@@ -239,9 +237,6 @@ def _in_memory(name: str, directory: Path, shape: Shape | None, seed: int) -> Da
             train, held_out = digits()
         case "glyphs":
             train, held_out = glyphs()
-        case "photos":
-            train, held_out = photos()
-            classes = PHOTO_CLASSES
         case "mnist" | "fashion-mnist":
             train, held_out = mnist(directory / DIRECTORIES[name] / "raw", directory / name)
             classes = TEN_DIGITS if name == "mnist" else FASHION_CLASSES

@@ -1,5 +1,6 @@
-"""Data sets that need no files: they ship with packages or are generated from a seed."""
+"""Data sets that need no `data_dir`: they are part of this package or generated from a seed."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -13,9 +14,16 @@ if TYPE_CHECKING:
 
     Font = FreeTypeFont | ImageFont
 
-DIGITS_HELD_OUT_SHARE: Final = 0.2
-DIGITS_SPLIT_SEED: Final = 20
-"""Seed of the split. It does not depend on a run's seed, so all runs hold out the same images."""
+DIGITS_FILE: Final = Path(__file__).with_name("digits.npz")
+"""Test part of Optical Recognition of Handwritten Digits: `pixels` (1797 x 8 x 8, uint8 from 0 to
+16) and `labels` (1797, uint8).
+
+E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, https://doi.org/10.24432/C50P49,
+CC BY 4.0. The order is shuffled, so that the held-out images come last.
+"""
+DIGITS_HELD_OUT: Final = 360
+"""Number of held-out digits, a fifth. Classes have the same shares in both parts, and all runs hold
+out the same images."""
 
 TEN_DIGITS: Final = tuple("0123456789")
 
@@ -30,23 +38,13 @@ def held_out_digits(shape: Shape = (1, 8, 8)) -> tuple[NDArray[np.float32], NDAr
 
 
 def digits() -> tuple[Images, Images]:
-    """Return training and held-out images: 1,797 digits (8 x 8) from scikit-learn."""
-    # Imported here: scikit-learn takes a second to import, and other data sets do not need it.
-    from sklearn.datasets import load_digits
-    from sklearn.model_selection import train_test_split
-
-    bunch = load_digits()
-    train, held_out = train_test_split(
-        np.arange(len(bunch.target)),
-        test_size=DIGITS_HELD_OUT_SHARE,
-        stratify=bunch.target,
-        random_state=DIGITS_SPLIT_SEED,
-    )
-    pixels = bunch.images.astype(np.uint8).reshape(-1, 1, 8, 8)
-    labels = bunch.target.astype(np.int64)
+    """Return training and held-out images: 1,797 handwritten digits (8 x 8)."""
+    with np.load(DIGITS_FILE) as arrays:
+        pixels = arrays["pixels"].reshape(-1, 1, 8, 8)
+        labels = arrays["labels"].astype(np.int64)
     return (
-        Images(pixels[train], labels[train], divisor=16),
-        Images(pixels[held_out], labels[held_out], divisor=16),
+        Images(pixels[:-DIGITS_HELD_OUT], labels[:-DIGITS_HELD_OUT], divisor=16),
+        Images(pixels[-DIGITS_HELD_OUT:], labels[-DIGITS_HELD_OUT:], divisor=16),
     )
 
 
@@ -108,47 +106,6 @@ def _place_glyph(upright: "PIL.Image.Image", random: np.random.Generator) -> NDA
     middle = GLYPH_SIDE / 2 + across, GLYPH_SIDE / 2 + down
     angle = random.uniform(-GLYPH_MAX_ROTATION, GLYPH_MAX_ROTATION)
     return np.asarray(image.rotate(angle, Image.Resampling.BILINEAR, center=middle))
-
-
-PHOTO_CLASSES: Final = ("china", "flower")
-PATCH_SIDE: Final = 32
-PHOTO_BLOCK: Final = 64
-"""Side of a block in pixels; each block of a photograph is either trained on or held out."""
-PATCH_STEP: Final = 8
-"""Stride in pixels between the overlapping patches of a block."""
-HELD_OUT_EVERY: Final = 5
-"""Every fifth block is held out. Held-out blocks form diagonals, so both splits cover the scene."""
-
-
-def photos() -> tuple[Images, Images]:
-    """Return training and held-out images: 32 x 32 patches of scikit-learn's two photographs.
-
-    No pixel is in both splits.
-    """
-    # Imported here: scikit-learn takes a second to import, and other data sets do not need it.
-    from sklearn.datasets import load_sample_images
-
-    pixels: tuple[list[NDArray[np.uint8]], ...] = ([], [])
-    labels: tuple[list[int], ...] = ([], [])
-    for label, photograph in enumerate(load_sample_images().images):
-        for row in range(photograph.shape[0] // PHOTO_BLOCK):
-            for column in range(photograph.shape[1] // PHOTO_BLOCK):
-                part = (row * 2 + column) % HELD_OUT_EVERY == 0
-                top, left = row * PHOTO_BLOCK, column * PHOTO_BLOCK
-                patches = _patches(photograph[top : top + PHOTO_BLOCK, left : left + PHOTO_BLOCK])
-                pixels[part].append(patches)
-                labels[part].extend([label] * len(patches))
-    train, held_out = (
-        Images(np.concatenate(pixels[part]), np.array(labels[part], np.int64), divisor=255)
-        for part in (False, True)
-    )
-    return train, held_out
-
-
-def _patches(block: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Return the patches (N x 3 x side x side) of a block (height x width x 3)."""
-    windows = np.lib.stride_tricks.sliding_window_view(block, (PATCH_SIDE, PATCH_SIDE), axis=(0, 1))
-    return windows[::PATCH_STEP, ::PATCH_STEP].reshape(-1, 3, PATCH_SIDE, PATCH_SIDE)
 
 
 def synthetic(shape: Shape, seed: int) -> tuple[Images, Images]:

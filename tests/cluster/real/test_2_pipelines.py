@@ -15,12 +15,12 @@ from tests.cluster.platform import UPDATE, Platform, await_
 
 PREPARE = """
 import sys
-from sklearn.datasets import load_digits
+import numpy as np
+from training.data.builtin import DIGITS_FILE
 rows, epochs, table = sys.argv[1:]
-images, labels = load_digits(return_X_y=True)
-with open(table, "w") as stream:
-    for image, label in zip(images, labels):
-        stream.write(",".join(map(str, [*image, label])) + "\\n")
+with np.load(DIGITS_FILE) as digits:
+    images, labels = digits["pixels"].reshape(-1, 64), digits["labels"]
+np.savetxt(table, np.column_stack([images, labels]), fmt="%d", delimiter=",")
 open(rows, "w").write(str(len(labels)))
 open(epochs, "w").write("8")
 """

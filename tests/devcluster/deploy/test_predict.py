@@ -183,7 +183,7 @@ def test_no_digit_is_sent_to_a_model_for_other_images(
 ) -> None:
     manifest = MANIFEST.model_copy(update={"classes": classes, "outputs": len(classes)})
     with pytest.raises(NoPredictionError, match="does not classify digits"):
-        predict.predict(server.url, "photos", model_metadata(served(manifest)))
+        predict.predict(server.url, "flowers", model_metadata(served(manifest)))
 
 
 def test_no_prediction_is_requested_from_a_server_that_requires_an_api_key(server: Server) -> None:

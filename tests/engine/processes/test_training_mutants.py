@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
-import sklearn.datasets  # noqa: F401 - imported once, before the forks
 import torch
 import torch._dynamo
 

@@ -21,7 +21,7 @@ SIZES = {
     "accumulate": st.integers(1, 3),
     "size": st.integers(1, 5),
 }
-KINDS: list[DatasetName] = ["shards", "tokens", "text", "photos"]
+KINDS: list[DatasetName] = ["shards", "tokens", "text", "synthetic"]
 
 
 def samples(count: int) -> Images:

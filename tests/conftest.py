@@ -27,7 +27,7 @@ SLOW_DIRECTORIES = (HERE / "training", HERE / "inference", HERE / "gpu_platform"
 
 # The tests in these directories share a cluster or trained models, or inspect the processes, ports
 # and mounts of the machine. The group of the innermost directory applies, and the longest groups
-# start first.
+# start first. Without a group, each file is distributed separately.
 SERIAL_DIRECTORIES = {
     "devcluster": "devcluster",
     "gpu_platform/models": "published models",
@@ -40,10 +40,9 @@ SERIAL_DIRECTORIES = {
     "operators": "real nodes",
     "engine/gitops": "gitops",
     "cluster/separate/volcano": "gang scheduling cluster",
-    "engine": "engine",
-    "engine/policies": "policies",
     "cluster/simulated/tenants": "tenants on simulated nodes",
     "engine/processes": "processes",
+    "engine": "",
 }
 
 # Small models are slower with several threads, and much slower on a busy machine. PyTorch reads
@@ -151,7 +150,7 @@ class DirectoryOrFile(LoadFileScheduling):
 @cache
 def _group(file: str) -> str:
     """Return the name of the group that a process runs with a file."""
-    return SERIAL_DIRECTORIES.get(_directory(Path(file).relative_to("tests")), file)
+    return SERIAL_DIRECTORIES.get(_directory(Path(file).relative_to("tests"))) or file
 
 
 @pytest.hookimpl(optionalhook=True)

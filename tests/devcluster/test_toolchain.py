@@ -305,6 +305,14 @@ def test_users_provider_plugin_is_used(machine: Machine, tmp_path: Path) -> None
     assert (toolchain.pulumi_home / plugin).resolve() == own
 
 
+def test_logs_of_pulumi_are_deleted_and_disabled(machine: Machine) -> None:
+    log = machine.cache / "pulumi-home" / "logs" / "pulumi-20261130T100000.log"
+    log.parent.mkdir(parents=True)
+    log.touch()
+    toolchain = ensure("engine", machine.cache, machine.reported.append)
+    assert (toolchain.pulumi_home / "logs").is_file()
+
+
 def test_second_process_waits_for_the_build_and_reports_that(machine: Machine) -> None:
     (machine.cache / "tools").mkdir(parents=True)
     lock = FileLock(machine.cache / "tools" / ".lock")

@@ -301,19 +301,36 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
     parents = {each: spec.get("parent") for each, spec in specs.items()}
     ancestry = {each: with_ancestors(each, parents) for each in specs}
     uses = "uses" if snapshot.namespace is None else "uses at least"
-    for limiting in ancestry[name]:
-        limits = devices(specs.get(limiting, {}).get("capability", {}))
-        if not limits:
-            continue
+    limits = dict(snapshot.total())  # empty if the user is not allowed to list nodes
+    for limiting in reversed(ancestry[name]):
+        reserved = sum(
+            (
+                devices(spec.get("guarantee", {}).get("resource", {}))
+                for each, spec in specs.items()
+                if each != limiting and parents[each] == parents.get(limiting)
+            ),
+            Counter[str](),
+        )
+        shared = {each: max(limit - reserved[each], 0) for each, limit in limits.items()}
+        capability = devices(specs.get(limiting, {}).get("capability", {}))
+        limits = shared | {each: min(n, shared.get(each, n)) for each, n in capability.items()}
         used = snapshot.used([each for each in specs if limiting in ancestry[each]])
         for resource, limit in sorted(limits.items()):
+            by_guarantees = reserved[resource] and limit == shared.get(resource)
+            if not by_guarantees and limit != capability.get(resource):
+                continue  # a limit of the parent or of the cluster
+            guarantees = f", because other queues are guaranteed {reserved[resource]}"
+            reason = guarantees if by_guarantees else ""
             if missing[resource] > limit:
                 yield (
                     f"requests {missing[resource]} {resource}, but queue {limiting} is limited to "
-                    f"{limit}"
+                    f"{limit}{reason}"
                 )
             elif missing[resource] + used[resource] > limit:
-                yield f"queue {limiting} is full: it {uses} {used[resource]} of {limit} {resource}"
+                yield (
+                    f"queue {limiting} is full: it {uses} {used[resource]} of {limit} "
+                    f"{resource}{reason}"
+                )
 
 
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:

@@ -159,6 +159,31 @@ def test_full_parent_queue_is_reported() -> None:
     assert f"requests 24 {GPU}, but queue science is limited to 16" in big.reasons
 
 
+def test_guarantees_of_other_queues_limit_a_queue() -> None:
+    reserving = queue("language", parent="root", guarantee={"resource": {GPU: "8"}})
+    queues = [queue("root"), reserving, queue(parent="root", capability={GPU: "24"})]
+    big = single_waiting(node(24), *queues, job("big"), group("big", min_member=3))
+    limited = "queue vision is limited to 16, because other queues are guaranteed 8"
+    assert f"requests 24 {GPU}, but {limited}" in big.reasons
+    assert not any("used its share" in reason for reason in big.reasons)
+    busy = (group("busy", min_member=1), pod("busy", on="n"))
+    found = single_waiting(node(24), *queues, *busy, group("late"), pod("late"))
+    full = f"queue vision is full: it uses 8 of 16 {GPU}, because other queues are guaranteed 8"
+    assert full in found.reasons
+
+
+def test_guarantees_limit_the_children_of_a_queue() -> None:
+    queues = [
+        queue("science", capability={GPU: "16"}, parent="root"),
+        queue("vision", parent="science"),
+        queue("language", parent="science", guarantee={"resource": {GPU: "8"}}),
+        queue("other", parent="root", guarantee={"resource": {GPU: "8"}}),
+    ]
+    found = single_waiting(node(64), queue("root"), *queues, job("big"), group("big"))
+    limited = "queue vision is limited to 8, because other queues are guaranteed 8"
+    assert f"requests 16 {GPU}, but {limited}" in found.reasons
+
+
 def test_queue_that_has_used_its_share_is_reported() -> None:
     others = (queue("language"), group("other", "language", min_member=1), pod("other", on="n"))
     found = single_waiting(node(64), queue(), *others, group("late"), pod("late"), pod("late"))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import subprocess
 import sys
 import time
@@ -35,8 +36,8 @@ _RETRY_SECONDS: Final = 900.0
 """Time (s) for which `follow` retries requests, for example while the control plane is upgraded."""
 _EXISTS: Final = "AlreadyExists"
 _NO_OPERATOR: Final = "the server doesn't have a resource type"
-_NO_PERMISSION: Final = "cannot delete resource"
-"""Part of the API server's error if RBAC denies a deletion. The reason `Forbidden` alone could also
+_NO_PERMISSION: Final = re.compile(r" cannot \w+ resource ")
+"""Part of the API server's error if RBAC denies a request. The reason `Forbidden` alone could also
 mean that an admission policy denies it."""
 SUPPLEMENTS: Final = (
     f"podgroups.{SCHEDULING_GROUP}",
@@ -68,13 +69,9 @@ class Member:
         """
         done = self._run("get", "configmap", DESCRIPTION, "--output=json", "--ignore-not-found")
         if done.returncode != 0:
-            remedy = (
-                ". The platform's stack grants read access to the groups in "
-                "tenancy.groups.members (docs/teams.md)"
-            )
             raise GitopsError(
                 f"the platform description in namespace {self.namespace} cannot be read: "
-                f"{error_of(done)}{remedy if 'Forbidden' in done.stderr else ''}"
+                f"{_error(done)}"
             )
         if not done.stdout:
             raise GitopsError(
@@ -98,7 +95,7 @@ class Member:
                 created = True
             elif _EXISTS not in done.stderr:
                 title = f"{manifest['kind']} {manifest['metadata']['name']}"
-                raise GitopsError(f"{title} was not created: {error_of(done)}")
+                raise GitopsError(f"{title} was not created: {_error(done)}")
             elif manifest["kind"] == TEMPLATE.kind:
                 self._check_owner(manifest)
         return created
@@ -222,8 +219,8 @@ class Member:
         for name in SUPPLEMENTS:
             done = self._run("delete", name, run, *deletion)
             # A user without the permission to delete these objects cannot have created them.
-            acceptable = (_NO_OPERATOR, _NO_PERMISSION)
-            if done.returncode != 0 and not any(text in done.stderr for text in acceptable):
+            acceptable = _NO_OPERATOR in done.stderr or _NO_PERMISSION.search(done.stderr)
+            if done.returncode != 0 and not acceptable:
                 raise GitopsError(error_of(done))
 
     def logs(self, run: str) -> bool:
@@ -357,13 +354,13 @@ class Member:
             # The operator of this kind is not installed.
             if _NO_OPERATOR in done.stderr:
                 return []
-            raise RequestError(f"{resource} cannot be listed: {error_of(done)}")
+            raise RequestError(f"{resource} cannot be listed: {_error(done)}")
         return _parsed(done.stdout, lambda document: list(document["items"]))
 
     def _run_or_raise(self, *arguments: str, stdin: str | None = None) -> None:
         done = self._run(*arguments, stdin=stdin)
         if done.returncode != 0:
-            raise GitopsError(error_of(done))
+            raise GitopsError(_error(done))
 
     def _run(self, *arguments: str, stdin: str | None = None) -> subprocess.CompletedProcess[str]:
         try:
@@ -377,6 +374,14 @@ class Member:
             )
         except FileNotFoundError:
             raise GitopsError("kubectl is not on the PATH: install it") from None
+
+
+def _error(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the error that kubectl printed, with a remedy if the user lacks a permission."""
+    error = error_of(done)
+    if not _NO_PERMISSION.search(error):
+        return error
+    return f"{error}; the platform's stack sets permissions in tenancy.groups (docs/teams.md)"
 
 
 def _parsed(text: str, content: Callable[[Any], _Content]) -> _Content:

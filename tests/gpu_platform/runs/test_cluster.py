@@ -5,7 +5,7 @@ import re
 import subprocess
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -378,6 +378,26 @@ def test_run_that_would_start_another_runs_templates_is_rejected(api: Api) -> No
         api.create([copy])
 
 
+@pytest.mark.parametrize(
+    ("request_", "denied"),
+    [
+        (lambda api: api.stop("tiny-1a2b3c4d"), "delete jobs.batch.volcano.sh"),
+        (lambda api: api.suspend("tiny-1a2b3c4d", True), "create --filename=-"),
+        (lambda api: api.create([VOLCANO]), "create --filename=-"),
+        (lambda api: api.find("tiny-1a2b3c4d"), "get jobs.batch"),
+    ],
+)
+def test_missing_permissions_are_explained(
+    api: Api, request_: Callable[[Api], object], denied: str
+) -> None:
+    labels = {"gpu-platform.dev/run": "tiny-1a2b3c4d"}
+    running = item("batch.volcano.sh/v1alpha1", "Job", labels=labels)
+    api.has("jobs.batch.volcano.sh", {**running, "status": {"state": {"phase": "Running"}}})
+    api.fail(denied, 'jobs is forbidden: User "ann" cannot delete resource "jobs" in API group ""')
+    with pytest.raises(GitopsError, match=r'"ann" cannot delete .*tenancy\.groups .*teams\.md'):
+        request_(api)
+
+
 def test_rejection_reason_from_the_api_server_is_reported(api: Api) -> None:
     api.fail("create --filename=-", "admission webhook denied the request: queue is closed")
     with pytest.raises(GitopsError, match=r"Job tiny-1a2b3c4d was not created: .*queue is closed"):
@@ -388,7 +408,7 @@ def test_rejection_reason_from_the_api_server_is_reported(api: Api) -> None:
     ("error", "message"),
     [
         ("", "has no ConfigMap gpu-platform"),
-        ("(Forbidden): ann", r"tenancy\.groups\.members"),
+        ('User "ann" cannot get resource "configmaps" in', r"cannot get .*; .*tenancy\.groups "),
         ('error: context "prd" does not exist', 'context "prd" does not exist$'),
     ],
 )

@@ -11,8 +11,9 @@ import pulumi
 from pulumi.errors import InputPropertiesError
 
 from gpu_platform.platform_stack import Platform, pinning_problems
+from gpu_platform.plugin import schema
 from gpu_platform.plugin.checking import invalid_properties, unsupported, validate, with_integers
-from gpu_platform.plugin.gpu_nodes import GpuNodesSettings, PlacementSettings
+from gpu_platform.plugin.gpu_nodes import AdditionalSettings, GpuNodesSettings
 from infra import (
     failure_recorder,
     gpu_stack,
@@ -60,6 +61,7 @@ class Deferred(Component):
 
         async def create(values: Values) -> Built:
             self.wait_for(await known.resources())
+            _check_additional(type(self).__name__, values)
             try:
                 return await build(values)
             except pulumi.RunError as error:
@@ -307,6 +309,13 @@ COMPONENTS: tuple[type[Deferred], ...] = (
 )
 
 
+def _check_additional(component: str, values: Values) -> None:
+    """Raise InputPropertiesError if an argument that is not a setting of a stack is invalid."""
+    settings, additional = schema.COMPONENTS[component]
+    names = AdditionalSettings.model_fields.keys() & additional.keys() - settings.model_fields
+    validate(AdditionalSettings, {name: values[name] for name in names if name in values})
+
+
 def _pop(values: Values, keys: tuple[str, ...]) -> Values:
     return {key: values.pop(key) for key in keys if key in values}
 
@@ -338,7 +347,7 @@ async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
 def _gpu_nodes(values: Values) -> GpuNodes:
     nodes = values.pop("gpu_nodes", None)
     given = {} if nodes is None else {"gpu_nodes": nodes}
-    return validate(PlacementSettings, given).gpu_nodes.nodes
+    return validate(AdditionalSettings, given).gpu_nodes.nodes
 
 
 def _split_pod_arguments(values: Values) -> tuple[Values, Values]:

@@ -1,4 +1,4 @@
-"""The argument and output `gpuNodes` of the plugin's components."""
+"""Arguments of the plugin's components that are not settings of a stack, such as `gpuNodes`."""
 
 from typing import Literal, Self
 
@@ -6,7 +6,7 @@ from pydantic import Field
 
 from infra.pods import GpuNodes
 from infra.settings.cluster import TolerationSettings
-from infra.settings.types import Labels, QualifiedName, Settings
+from infra.settings.types import DeviceName, DnsLabel, DnsName, Labels, PortNumber, Settings
 from kube.accelerators import NVIDIA_GPU
 
 
@@ -23,7 +23,7 @@ class GpuTolerationSettings(TolerationSettings):
 class GpuNodesSettings(Settings):
     """GPU resource, node selector, tolerations and RuntimeClass of GPU pods."""
 
-    resource: QualifiedName = Field(
+    resource: DeviceName = Field(
         description="Resource that a container requests, such as nvidia.com/gpu."
     )
     node_selector: Labels = Field(default={}, description="Labels of the GPU nodes.")
@@ -62,7 +62,15 @@ class GpuNodesSettings(Settings):
         )
 
 
-class PlacementSettings(Settings):
-    """A model with the single key `gpu_nodes`, so that errors contain the key's name."""
+class AdditionalSettings(Settings):
+    """Arguments of the components that are not settings of a stack."""
 
+    namespace: DnsLabel | None = None
+    runs_namespace: DnsLabel | None = None
+    volcano_namespace: DnsLabel | None = None
+    claims: dict[str, DnsName] | None = None
+    service_account: DnsName | None = None
+    domain: DnsName | None = None
+    ports: list[PortNumber] | None = None
+    gpu_resource: DeviceName | None = None
     gpu_nodes: GpuNodesSettings = GpuNodesSettings(resource=NVIDIA_GPU)

@@ -71,20 +71,25 @@ class Provider(ComponentProvider):
         )
         return secret.apply(
             lambda is_secret: (
-                _reject_secrets(inputs)
+                _reject_secrets(inputs, component_def)
                 if is_secret
                 else output.apply(map_known, run_with_unknowns=True)
             )
         )
 
 
-async def _reject_secrets(inputs: Any) -> None:
+async def _reject_secrets(inputs: Any, component: ComponentDefinition) -> None:
     named = inputs.items() if isinstance(inputs, dict) else ()
     keys = [key for key, value in named if await pulumi.Output.from_input(value).is_secret()]
+    remedy = "use a value that is not a secret"
+    if "envFrom" in component.inputs:
+        remedy = (
+            f"create a Kubernetes Secret, and name it in envFrom or volumes; otherwise {remedy}"
+        )
     # Pulumi prints the value of an argument that the error's details name.
     raise InputPropertiesError(
         f"{', '.join(sorted(keys)) or 'an argument'} contains a secret, which the stack's state "
-        "would store in plain text: create a Kubernetes Secret, and name it in envFrom or volumes",
+        f"would store in plain text: {remedy}",
         [],
     )
 

@@ -29,9 +29,9 @@ def warnings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return warned
 
 
-async def mapped(inputs: dict[str, Any]) -> "pulumi.Output[Any]":
+async def mapped(inputs: dict[str, Any], component: str = "TrainingJob") -> "pulumi.Output[Any]":
     made = Provider()
-    found: pulumi.Output[Any] = made.map_inputs(inputs, made._component_defs["TrainingJob"])
+    found: pulumi.Output[Any] = made.map_inputs(inputs, made._component_defs[component])
     await found.future()
     return found
 
@@ -62,6 +62,13 @@ async def test_error_for_a_secret_argument_does_not_contain_its_value() -> None:
         await mapped({**TRAINING, "image": "image", "env": env})
     assert "correct horse" not in str(raised.value)
     assert raised.value.errors == [], "Pulumi would print the values of these arguments"
+
+
+async def test_error_for_a_secret_names_only_arguments_of_the_component() -> None:
+    with pytest.raises(InputPropertiesError, match="name it in envFrom or volumes"):
+        await mapped({**TRAINING, "image": pulumi.Output.secret("image")})
+    with pytest.raises(InputPropertiesError, match="plain text: use a value that is not a secret"):
+        await mapped({"namespace": pulumi.Output.secret("vision")}, "Storage")
 
 
 LOADED = """

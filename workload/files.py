@@ -21,8 +21,6 @@ UNAVAILABLE: Final = {
 }  # fmt: skip
 """Error numbers of network storage that may be available again after a restart."""
 
-_DIGEST_CHUNK_BYTES: Final = 2**24
-
 
 def write_atomically(
     path: Path, content: bytes | memoryview | Callable[[BinaryIO], object]
@@ -66,21 +64,22 @@ def publish_folder(unfinished: Path) -> Path:
     The files must already be on disk. Return the target. Raise OSError on failure.
     """
     target = unfinished.with_name(unfinished.name.removeprefix(".").removesuffix(".tmp"))
-    if exists(target):
-        remove_folder(target)
-    unfinished.rename(target)
+    remove_folder(target, replacement=unfinished)
     sync_folder(target.parent)
     return target
 
 
-def remove_folder(path: Path) -> None:
-    """Rename a directory, then remove it.
+def remove_folder(path: Path, replacement: Path | None = None) -> None:
+    """Rename a directory and its replacement, then remove the directory, which may take long.
 
-    A partly removed directory never has the original name.
+    A directory with the original name is always complete.
     """
     renamed = path.with_name(f".{path.name}.old.tmp")
     shutil.rmtree(renamed, ignore_errors=True)
-    path.rename(renamed)
+    if exists(path):
+        path.rename(renamed)
+    if replacement is not None:
+        replacement.rename(path)
     shutil.rmtree(renamed, ignore_errors=True)
 
 
@@ -145,19 +144,6 @@ def sync_files(directory: Path) -> None:
             sync_folder(path)
 
 
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8.
-
-    Command-line arguments and file names may contain bytes that are not valid UTF-8, which Python
-    represents as surrogates.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def sha256_of(path: Path, progress: Callable[[], object] = int) -> str:
     """Return the hexadecimal SHA-256 of a file, calling `progress` regularly.
 
@@ -165,7 +151,7 @@ def sha256_of(path: Path, progress: Callable[[], object] = int) -> str:
     """
     digest = hashlib.sha256()
     with path.open("rb", buffering=0) as stream:
-        while chunk := stream.read(_DIGEST_CHUNK_BYTES):
+        while chunk := stream.read(2**24):
             digest.update(chunk)
             progress()
     return digest.hexdigest()

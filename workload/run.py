@@ -4,9 +4,11 @@ import faulthandler
 import json
 import math
 import os
+import pickle
 import signal
 import threading
 import time
+import traceback
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -33,10 +35,8 @@ def long_timeout_group() -> dist.ProcessGroup:
 
 def on_rank0(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
     """Run an action on rank 0; every process returns the result or raises the error."""
-    try:
-        return cast(T, broadcast(cast(Any, action), pg=group or dist.group.WORLD))
-    except RuntimeError as error:
-        raise error.__cause__ or error from None
+    result = all_or_none(action if _rank() == 0 else lambda: None, group)
+    return cast(T, broadcast(result, pg=group or dist.group.WORLD))
 
 
 def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None) -> T:
@@ -45,11 +45,26 @@ def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None)
     try:
         result = action()
     except Exception as error:
-        failure = error
+        failure = _picklable(error)
     for problem in all_gather(failure, pg=group or dist.group.WORLD):
         if problem is not None:
             raise problem
     return result
+
+
+def _rank() -> int:
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def _picklable(error: Exception) -> Exception:
+    """Return an error that every process can raise, with its rank and traceback as a note."""
+    trace = "".join(traceback.format_exception(error))
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - data from this process
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"Raised on rank {_rank()}:\n{trace}")
+    return error
 
 
 class Vote:
@@ -156,8 +171,8 @@ class Run:
     def __enter__(self) -> Self:
         self._watchdog.__enter__()
         try:
-            if self._steps < 1:
-                raise FatalError(f"the run has {self._steps} steps, but needs at least one")
+            if self._steps < 1 or self._keep < 1:
+                raise FatalError(f"steps {self._steps} and keep {self._keep} must be at least 1")
             if dist.is_initialized():
                 self._rank, self._size = dist.get_rank(), dist.get_world_size()
                 self._group = long_timeout_group()

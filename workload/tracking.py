@@ -330,12 +330,10 @@ class Tracker:
     def _next(self) -> list[Line]:
         """Return queued lines, after waiting at most a second for the first one."""
         found = []
-        try:
+        with contextlib.suppress(queue.Empty):
             found.append(self._lines.get(timeout=0.05 if self._closing.is_set() else 1.0))
             while len(found) < _BATCH:
                 found.append(self._lines.get_nowait())
-        except queue.Empty:
-            pass
         return found
 
 

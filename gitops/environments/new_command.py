@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from gitops.engine import PROJECT
 from gitops.errors import GitopsError
-from workload.files import is_utf8, write_atomically
+from workload.configuration import is_utf8
+from workload.files import write_atomically
 
 HELP = "create the files of a new environment from flags or from answers to prompts"
 DESCRIPTION = """\

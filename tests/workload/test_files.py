@@ -1,5 +1,6 @@
 import errno
 import os
+import shutil
 from pathlib import Path
 from typing import Any, BinaryIO
 from unittest.mock import Mock
@@ -7,7 +8,14 @@ from unittest.mock import Mock
 import pytest
 
 from tests.training.conftest import make_unavailable
-from workload.files import describe_all, recover, sync_files, write_atomically
+from workload.files import (
+    create_unfinished,
+    describe_all,
+    publish_folder,
+    recover,
+    sync_files,
+    write_atomically,
+)
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
@@ -31,6 +39,21 @@ def test_failed_write_names_the_file_and_no_temporary_file(name: str, tmp_path: 
     with pytest.raises(OSError, match="directory") as exc_info:
         write_atomically(path, b"new")
     assert (exc_info.value.filename, exc_info.value.filename2) == (str(path), None)
+
+
+def test_a_directory_is_replaced_before_it_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for content in ("old", "new"):
+        unfinished = create_unfinished(tmp_path / "step-00000003")
+        (unfinished / "state").write_text(content)
+        if content == "new":
+            monkeypatch.setattr(shutil, "rmtree", Mock(side_effect=[None, KeyboardInterrupt]))
+            with pytest.raises(KeyboardInterrupt):
+                publish_folder(unfinished)
+        else:
+            publish_folder(unfinished)
+    assert (tmp_path / "step-00000003" / "state").read_text() == "new"
 
 
 def test_a_directory_with_a_dangling_link_is_flushed(tmp_path: Path) -> None:

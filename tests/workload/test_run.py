@@ -5,6 +5,7 @@ import math
 import os
 import signal
 import socket
+import sys
 import urllib.request
 from collections.abc import Callable
 from functools import partial
@@ -159,12 +160,15 @@ def test_error_is_reported_in_one_line_and_sets_the_exit_code(
     assert (event.message, event.exit_code) == (message, code)
 
 
-def test_a_run_without_steps_is_fatal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit_info, Run(0, tmp_path) as run:
+@pytest.mark.parametrize(("steps", "keep"), [(0, 2), (5, 0), (5, -1)])
+def test_a_run_without_steps_or_checkpoints_is_fatal(
+    steps: int, keep: int, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as exit_info, Run(steps, tmp_path, keep=keep) as run:
         run.resume()
     assert exit_info.value.code == exit_codes.BAD_INPUT
     message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
-    assert message == "FatalError: the run has 0 steps, but needs at least one"
+    assert message == f"FatalError: steps {steps} and keep {keep} must be at least 1"
 
 
 def test_a_nan_loss_is_fatal_and_not_saved(tmp_path: Path) -> None:
@@ -271,6 +275,40 @@ def run_until_exit(
         finally:
             os._exit = patched
     return code, last
+
+
+class UploadError(Exception):
+    """An error that can be pickled, but not unpickled."""
+
+    def __init__(self, message: str, *, response: int) -> None:
+        super().__init__(message)
+        self.response = response
+
+
+def fail_on_rank_1(folder: Path) -> None:
+    if dist.get_rank() == 1:
+        raise UploadError("503 Service Unavailable", response=503)
+
+
+def save_with_error(folder: Path, world: World) -> None:
+    patched, os._exit = os._exit, sys.exit  # type: ignore[assignment]
+    with joined(world, CPU, 60):
+        try:
+            with Run(9, folder) as run:
+                run.save(1, fail_on_rank_1)
+        except SystemExit:
+            pass
+        finally:
+            os._exit = patched
+
+
+def test_every_rank_reports_an_error_and_where_it_occurred(tmp_path: Path) -> None:
+    run_gang(2, partial(save_with_error, tmp_path / "run"), tmp_path)
+    for rank in range(2):
+        *trace, last = (tmp_path / f"rank-{rank}").read_text().splitlines()
+        assert "Raised on rank 1:" in trace
+        assert any("in fail_on_rank_1" in line for line in trace)
+        assert json.loads(last)["message"] == "RuntimeError: UploadError: 503 Service Unavailable"
 
 
 def sigterm_at_step_3(rank: int, step: int) -> float:

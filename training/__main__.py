@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import traceback
+from pathlib import Path
 from typing import Final
 
 from training.command_line import read_config
@@ -39,6 +40,7 @@ def run(config: TrainingConfig) -> int:
     from training.data.samples import UnavailableError
     from training.gang.distributed import is_lost_peer
     from training.gang.measurements import SlowNodeError
+    from training.gang.preflight import FULL, describe_error
     from training.gang.world import read_world, use_threads
     from training.run import DivergedError
     from training.train import run as train
@@ -63,7 +65,14 @@ def run(config: TrainingConfig) -> int:
     except StoreError as error:
         return fail(str(error), exit_codes.FAILED)
     except OSError as error:
-        return fail(f"the run cannot be saved or resumed: {error}", exit_codes.FAILED)
+        problem = str(error)
+        if error.errno in FULL:
+            run_dir = Path(config.run_dir)
+            problem = (
+                f"run_dir {run_dir}: {describe_error(run_dir, error)}; free space or use a larger "
+                "volume. A restart resumes from the newest checkpoint"
+            )
+        return fail(f"the run cannot be saved or resumed: {problem}", exit_codes.FAILED)
     except OutOfMemoryError as error:
         traceback.print_exc()
         # Omit the rest of the message, which is about PyTorch's allocator.

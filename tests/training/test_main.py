@@ -1,5 +1,6 @@
 import errno
 import json
+import shutil
 import sys
 from pathlib import Path
 from unittest.mock import Mock
@@ -60,6 +61,21 @@ def test_unavailable_storage_exits_with_1(
     assert main() == exit_codes.FAILED
     [line] = capsys.readouterr().out.splitlines()
     assert "Stale file handle" in json.loads(line)["message"]
+
+
+def test_full_volume_is_reported_with_its_free_space_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(training.train, "run", Mock(side_effect=error))
+    monkeypatch.setattr(shutil, "disk_usage", Mock(return_value=Mock(total=2**30, free=2**20)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "argv", ["training", f"--run-dir={tmp_path}"])
+    assert main() == exit_codes.FAILED
+    assert json.loads(capsys.readouterr().out)["message"] == (
+        f"the run cannot be saved or resumed: run_dir {tmp_path}: No space left on device (1 MiB "
+        "free); free space or use a larger volume. A restart resumes from the newest checkpoint"
+    )
 
 
 def test_slow_node_exits_with_69_and_a_plain_text_termination_message(

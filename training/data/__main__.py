@@ -10,6 +10,7 @@ from typing import Literal, NoReturn
 from training.data.manifest import Manifest
 from training.data.progress import report_stderr
 from training.data.samples import DataError, UnavailableError
+from training.gang.preflight import FULL, describe_error
 from training.settings import IMAGES
 from workload import exit_codes
 from workload.configuration import ConfigurationError
@@ -45,11 +46,33 @@ def main(arguments: Sequence[str]) -> int:
     except (DataError, ConfigurationError) as error:
         return _fail(str(error), exit_codes.BAD_INPUT)
     except OSError as error:
-        return _fail(f"{options.target} cannot be written: {error}", exit_codes.FAILED)
-    except KeyboardInterrupt:
-        return _fail("interrupted: run the same command again", INTERRUPTED)
+        problem = f"{options.target} cannot be written: {error}"
+        if error.errno in FULL:
+            problem = (
+                f"{options.target} cannot be written: {describe_error(options.target, error)}; "
+                f"{_left_behind(options.target)}: free space or use a larger volume, and run the "
+                "same command again"
+            )
+        return _fail(problem, exit_codes.FAILED)
+    except KeyboardInterrupt as error:
+        message = f"interrupted; {_left_behind(options.target)}: run the same command again"
+        return _fail(message, error.args[0] if error.args else INTERRUPTED)
     sys.stdout.write(summary)
     return exit_codes.DONE
+
+
+def _terminate(number: int, _: object) -> NoReturn:
+    """Handle SIGTERM like Ctrl-C, but with another exit code."""
+    raise KeyboardInterrupt(128 + number)
+
+
+def _left_behind(target: Path) -> str:
+    """Return what a failed command has written."""
+    from training.data.prepare.output import is_partly_published
+
+    if is_partly_published(target):
+        return "the data set is complete, but not all of its files are in place"
+    return "nothing was written"
 
 
 def _fail(message: str, code: int) -> int:
@@ -185,8 +208,8 @@ def _parser() -> argparse.ArgumentParser:
     parser = _Parser(
         prog="python -m training.data",
         description="Prepare data sets for training, and check them.",
-        epilog="Exit codes: 0 done, 64 invalid input or a damaged data set, 130 interrupted; "
-        "any other is a failure, such as a full disk.",
+        epilog="Exit codes: 0 done, 64 invalid input or a damaged data set, 130 or 143 "
+        "interrupted; any other is a failure, such as a full disk.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -358,5 +381,5 @@ def _add_common(parser: argparse.ArgumentParser, held_out_help: str) -> None:
 
 if __name__ == "__main__":
     # PID 1 of a container ignores SIGTERM unless it has a handler.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    signal.signal(signal.SIGTERM, _terminate)
     sys.exit(main(sys.argv[1:]))

@@ -16,11 +16,14 @@ from pathlib import Path
 from typing import Final
 
 from workload.configuration import ConfigurationError
-from workload.files import UNAVAILABLE, list_checkpoints
+from workload.files import UNAVAILABLE, exists, list_checkpoints
 from workload.progress import Message
 from workload.report import emit
 
 SHARED_MEMORY: Final = Path("/dev/shm")  # noqa: S108 - standard mount point on Linux
+
+FULL: Final = {errno.ENOSPC, errno.EDQUOT}
+"""Error numbers of a full volume and of an exhausted quota."""
 
 POLL_SECONDS: Final = 2.0
 """Seconds between two checks of a full volume. After a wait, processes join the gang at times that
@@ -68,7 +71,7 @@ def _is_full(directory: Path, needed: int) -> bool:
     try:
         write_probe(directory)
     except OSError as error:
-        return error.errno in {errno.ENOSPC, errno.EDQUOT} and not leftovers
+        return error.errno in FULL and not leftovers
     return False
 
 
@@ -103,17 +106,33 @@ def check_run_dir(directory: Path) -> None:
 
     Raise OSError if its storage is unavailable at the moment.
     """
+    path = directory
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_probe(directory)
+        # These may belong to another user, who started the run earlier.
+        for path in (directory / "checkpoints", directory / "export"):
+            if exists(path):
+                write_probe(path)
     except OSError as error:
         if error.errno in UNAVAILABLE:
             raise
         raise ConfigurationError(
-            f"run_dir {directory} cannot be written: {error.strerror}"
-            f"{_describe_owner(directory, error)}; mount a writable volume there or choose another "
+            f"run_dir {path} cannot be written: {describe_error(path, error)}"
+            f"{_describe_owner(path, error)}; mount a writable volume there or choose another "
             "directory"
         ) from None
+
+
+def describe_error(path: Path, error: OSError) -> str:
+    """Return the reason of an error, with the free space of the volume of `path` if it is full."""
+    reason = error.strerror or str(error)
+    if error.errno != errno.ENOSPC:
+        return reason
+    # The path may have been removed after the error.
+    existing = next(each for each in (path, *path.parents) if exists(each))
+    free = free_bytes(existing)
+    return reason if free is None else f"{reason} ({_format_bytes(free)} free)"
 
 
 def _describe_owner(directory: Path, error: OSError) -> str:

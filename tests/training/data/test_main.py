@@ -1,3 +1,4 @@
+import errno
 import os
 import re
 import shlex
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -19,6 +21,7 @@ from training.command_line import read_config
 from training.data import builtin, load
 from training.data.__main__ import main
 from training.data.manifest import read_manifest
+from training.data.prepare import output
 from training.settings import DatasetName
 
 ROOT = Path(__file__).parents[3]
@@ -165,6 +168,33 @@ def test_target_that_cannot_be_written_is_reported_as_a_failure(
     assert "file/shards cannot be written: [Errno 20]" in capsys.readouterr().err
 
 
+def test_full_disk_is_reported_with_the_free_space_and_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    error = OSError(errno.ENOSPC, "No space left on device")
+    monkeypatch.setattr(output, "part_of", Mock(side_effect=error))
+    target = tmp_path / "new/shards"
+    assert main(["prepare", "images", "--dataset=digits", str(target)]) == 1
+    free = r"\d+(\.\d+)? \wiB free"
+    assert re.fullmatch(
+        rf"{target} cannot be written: No space left on device \({free}\); nothing was written: "
+        "free space or use a larger volume, and run the same command again\n",
+        capsys.readouterr().err,
+    )
+
+
+def test_interruption_while_files_are_moved_is_reported(
+    prepared_copy: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "sync_folder", Mock(side_effect=KeyboardInterrupt(143)))
+    command = ["prepare", "images", "--dataset=digits", "--force", str(prepared_copy / "shards")]
+    assert main(command) == 143
+    assert "complete, but not all of its files are in place: run" in capsys.readouterr().err
+    monkeypatch.undo()
+    command.remove("--force")
+    assert main(command) == 0
+
+
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9)]
 )
@@ -175,6 +205,8 @@ def test_preparation_can_be_repeated_after_the_process_was_interrupted(
     process = subprocess.Popen(
         [sys.executable, "-m", "training.data", *command],
         cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
         # Tests that run in the background ignore SIGINT, and so would their child processes.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
@@ -182,7 +214,10 @@ def test_preparation_can_be_repeated_after_the_process_was_interrupted(
         assert process.poll() is None
         time.sleep(0.01)
     os.kill(process.pid, number)
-    assert process.wait() == code
+    _, output = process.communicate()
+    assert process.returncode == code
+    message = "interrupted; nothing was written: run the same command again\n"
+    assert output.endswith("" if number == signal.SIGKILL else message)
     assert not (tmp_path / "shards/manifest.json").exists()
     assert main(["prepare", "images", "--dataset=digits", str(tmp_path / "shards")]) == 0
     assert len(list((tmp_path / "shards").iterdir())) == 5

@@ -64,7 +64,7 @@ def test_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> No
     assert "prefetched batches need 4.578 MiB there" in many
     assert "loader_workers 2 in each of 8 processes" in many
     assert full == (
-        f"run_dir {tmp_path}/run cannot be written: No space left on device; "
+        f"run_dir {tmp_path}/run cannot be written: No space left on device (0 bytes free); "
         "mount a writable volume there or choose another directory"
     )
     assert not list(tmp_path.iterdir())
@@ -240,6 +240,23 @@ def test_error_states_the_owner_of_an_unwritable_directory(mode: int, run_dir: s
         f"user 65534 and group 65533 with mode {mode:04o}, but this process is user 10001 in "
         "groups 2000, 10001); mount a writable volume there or choose another directory\n"
     )
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can switch to another user")
+@pytest.mark.parametrize("part", ["checkpoints", "export"])
+def test_checkpoints_and_exports_of_another_user_are_rejected_at_the_start(part: str) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        run_dir = Path(name)
+        os.chown(run_dir, 10001, 10001)
+        (run_dir / part).mkdir(mode=0o755)
+        result = subprocess.run(
+            [sys.executable, "-c", AS_ANOTHER_USER, name],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert f"run_dir {run_dir / part} cannot be written: Permission denied (" in result.stdout
+    assert "belongs to user 0" in result.stdout
 
 
 LIMITED = """

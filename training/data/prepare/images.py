@@ -85,7 +85,9 @@ def from_directory(
             if is_file(path)
         ]
     except OSError as error:
-        raise read_error(f"{directory} cannot be read: {error.strerror}", error) from None
+        raise read_error(
+            f"{error.filename or directory} cannot be read: {error.strerror}", error
+        ) from None
     for name in classes:
         # The manifest contains the class names.
         if not is_utf8(name):

@@ -39,13 +39,17 @@ def finish_interrupted(target: Path, source: Path) -> Manifest | None:
     Return None if there are no such files, or if they were not made from `source`. Raise DataError
     if another process is preparing a data set in `target`.
     """
-    path = target / _SOURCE_FILE
-    if not exists(path):
+    if not is_partly_published(target):
         return None
     with _locked(target):
-        same_source = path.read_bytes() == _content_of(source)
+        same_source = (target / _SOURCE_FILE).read_bytes() == _content_of(source)
         _publish(target)
     return read_manifest(target) if same_source else None
+
+
+def is_partly_published(target: Path) -> bool:
+    """Return whether an interrupted attempt has left complete files, some of which are in place."""
+    return exists(target / _SOURCE_FILE)
 
 
 def _content_of(source: Path) -> bytes:
@@ -67,7 +71,7 @@ def new_dataset(target: Path, force: bool, source: Path) -> Iterator[Path]:
     target.mkdir(parents=True, exist_ok=True)
     with _locked(target):
         unfinished = target / UNFINISHED
-        if exists(target / _SOURCE_FILE):
+        if is_partly_published(target):
             _publish(target)
         shutil.rmtree(unfinished, ignore_errors=True)
         found = sorted(path.name for path in target.iterdir() if path.name != "lost+found")
@@ -175,7 +179,10 @@ class ShardWriter:
         """Finish the last shard and write the index."""
         self._end_shard()
         path = self._directory / f"{self._prefix}-index.npy"
-        np.save(path, np.concatenate(self._index), allow_pickle=False)
+        # If the disk is full, np.save raises an error without a number for a file.
+        index = io.BytesIO()
+        np.save(index, np.concatenate(self._index), allow_pickle=False)
+        path.write_bytes(index.getbuffer())
         return ShardSplit(parts=tuple(self._parts), index=part_of(path, self.count))
 
     def __enter__(self) -> Self:

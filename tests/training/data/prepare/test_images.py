@@ -67,7 +67,7 @@ def test_images_that_cannot_be_inspected_are_not_omitted(
     write_pictures(tmp_path / "pictures")
     make_unavailable(tmp_path / "pictures" / name, monkeypatch)
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.FAILED
-    assert "pictures cannot be read: Stale file handle" in capsys.readouterr().err
+    assert f"pictures/{name} cannot be read: Stale file handle" in capsys.readouterr().err
 
 
 def test_class_directories_are_converted_to_shards(

@@ -14,7 +14,13 @@ from training.data.manifest import (
     read_manifest,
     write_manifest,
 )
-from training.data.prepare.output import UNFINISHED, finish_interrupted, new_dataset, part_of
+from training.data.prepare.output import (
+    UNFINISHED,
+    ShardWriter,
+    finish_interrupted,
+    new_dataset,
+    part_of,
+)
 from training.data.samples import UnavailableError
 
 
@@ -194,3 +200,9 @@ def test_complete_files_remain_if_their_manifest_is_unavailable(
             create_dataset(tmp_path, "two", force=True)
     assert finish_interrupted(tmp_path, tmp_path) is None
     assert names(tmp_path) == [MANIFEST_FILE, "one.bin"]
+
+
+def test_full_disk_is_recognized_when_an_index_is_written(tmp_path: Path) -> None:
+    (tmp_path / "train-index.npy").symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left on device"):
+        ShardWriter(tmp_path, "train", 2**20).close()

@@ -1,5 +1,6 @@
 """Entry point of `python -m training`, which runs alone or under torchrun."""
 
+import errno
 import gc
 import os
 import signal
@@ -65,9 +66,10 @@ def run(config: TrainingConfig) -> int:
     except StoreError as error:
         return fail(str(error), exit_codes.FAILED)
     except OSError as error:
-        problem = str(error)
-        if error.errno in FULL:
-            run_dir = Path(config.run_dir)
+        problem, run_dir = str(error), Path(config.run_dir)
+        if error.errno == errno.ENOENT:
+            problem += f"; check that no other process uses or removes run_dir {run_dir}"
+        elif error.errno in FULL:
             problem = (
                 f"run_dir {run_dir}: {describe_error(run_dir, error)}; free space or use a larger "
                 "volume. A restart resumes from the newest checkpoint"
@@ -91,7 +93,7 @@ def run(config: TrainingConfig) -> int:
 
 PROGRAM_ERRORS: Final = (
     TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
-    NotImplementedError,
+    NotImplementedError, SystemExit,
 )  # fmt: skip
 """Exceptions that indicate an error in the code, for example of a custom model.
 

@@ -205,6 +205,10 @@ def check_model(
     1, the batch has one sample. Raise ConfigurationError for errors in the user's code, which every
     restart would repeat.
     """
+    if not any(each.requires_grad for each in model.parameters()):
+        raise ConfigurationError(
+            f"model {config.model} has no parameter to train: set requires_grad of at least one"
+        )
     count = min(config.batch_size, 2)
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), count))
     inputs = scale(torch.from_numpy(pixels).to(device), data.train.divisor)
@@ -239,8 +243,6 @@ def check_model(
                 "checkpoints do not contain: store it in a buffer"
             )
         named = dict(model.named_parameters())
-        if not any(each.requires_grad for each in named.values()):
-            raise ConfigurationError(f"model {config.model} has no parameter with requires_grad")
         unused = [name for name, each in named.items() if each.requires_grad and each.grad is None]
         if config.parallel == "ddp" and unused:
             raise ConfigurationError(

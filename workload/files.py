@@ -195,9 +195,10 @@ def list_checkpoints(directory: Path) -> list[Path]:
 
 
 def recover(directory: Path) -> list[Path]:
-    """Remove unfinished checkpoints of a killed process; return complete ones, newest first."""
+    """Remove unfinished checkpoints and test a write; return complete checkpoints, newest first."""
     for path in directory.glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
+    create_unfinished(checkpoint_of(directory, 0)).rmdir()
     return list_checkpoints(directory)[::-1]
 
 

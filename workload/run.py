@@ -45,7 +45,7 @@ def all_or_none(action: Callable[[], T], group: dist.ProcessGroup | None = None)
     try:
         result = action()
     except Exception as error:
-        failure = _picklable(error)
+        failure = _picklable(error) if dist.is_initialized() else error
     for problem in all_gather(failure, pg=group or dist.group.WORLD):
         if problem is not None:
             raise problem

@@ -28,6 +28,14 @@ class Frozen(nn.Module):
         return logits
 
 
+class CompletelyFrozen(Frozen):
+    """A model without a trainable parameter."""
+
+    def __init__(self, outputs: int, input_shape: tuple[int, ...]) -> None:
+        super().__init__(outputs, input_shape)
+        self.requires_grad_(False)
+
+
 class ChannelsLast(nn.Sequential):
     """A convolution whose weights are not contiguous."""
 

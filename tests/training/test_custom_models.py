@@ -123,6 +123,12 @@ def test_unsupported_tensor_is_named(dtype: str, share: bool, message: str, trai
         train(model=f"{MODELS}:WithMask", model_options={"dtype": dtype, "share": share})
 
 
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_model_without_trainable_parameters_is_refused(parallel: str, train: Train) -> None:
+    with pytest.raises(ConfigurationError, match="no parameter to train: set requires_grad"):
+        train(model=f"{MODELS}:CompletelyFrozen", parallel=parallel)
+
+
 def test_batch_norm_with_batches_of_one_sample_is_refused(train: Train) -> None:
     message = r"cannot compute a batch of shape \[1, 1, 8, 8\]: ValueError: Expected more than 1"
     with pytest.raises(ConfigurationError, match=message):

@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 import shutil
 import sys
 from pathlib import Path
@@ -63,19 +64,36 @@ def test_unavailable_storage_exits_with_1(
     assert "Stale file handle" in json.loads(line)["message"]
 
 
-def test_full_volume_is_reported_with_its_free_space_and_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+@pytest.mark.parametrize(
+    ("number", "reason"),
+    [
+        (
+            errno.ENOSPC,
+            "run_dir {}: No space left on device (1 MiB free); free space or use a larger volume. "
+            "A restart resumes from the newest checkpoint",
+        ),
+        (
+            errno.ENOENT,
+            "[Errno 2] No such file or directory: '{}/checkpoints'; check that no other process "
+            "uses or removes run_dir {}",
+        ),
+    ],
+)
+def test_error_of_the_run_directory_is_reported_with_a_remedy(
+    number: int,
+    reason: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
-    error = OSError(errno.ENOSPC, "No space left on device")
+    error = OSError(number, os.strerror(number), f"{tmp_path}/checkpoints")
     monkeypatch.setattr(training.train, "run", Mock(side_effect=error))
     monkeypatch.setattr(shutil, "disk_usage", Mock(return_value=Mock(total=2**30, free=2**20)))
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.setattr(sys, "argv", ["training", f"--run-dir={tmp_path}"])
     assert main() == exit_codes.FAILED
-    assert json.loads(capsys.readouterr().out)["message"] == (
-        f"the run cannot be saved or resumed: run_dir {tmp_path}: No space left on device (1 MiB "
-        "free); free space or use a larger volume. A restart resumes from the newest checkpoint"
-    )
+    message = json.loads(capsys.readouterr().out)["message"]
+    assert message == f"the run cannot be saved or resumed: {reason.format(*[tmp_path] * 2)}"
 
 
 def test_slow_node_exits_with_69_and_a_plain_text_termination_message(
@@ -98,6 +116,16 @@ def test_slow_node_exits_with_69_and_a_plain_text_termination_message(
         "slow node b: ",
         "slow node c: ",
     ]
+
+
+def test_exit_of_custom_code_is_not_a_success(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(training.train, "run", Mock(side_effect=SystemExit(0)))
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setattr(sys, "argv", ["training"])
+    assert main() == exit_codes.BAD_INPUT
+    assert json.loads(capsys.readouterr().out)["message"] == "error in the program: SystemExit: 0"
 
 
 def test_ctrl_c_before_the_first_step_is_reported_in_one_line(

@@ -1,5 +1,6 @@
 """The run library for custom programs, in a single process and in a gang."""
 
+import errno
 import json
 import math
 import os
@@ -10,6 +11,7 @@ import urllib.request
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -275,6 +277,20 @@ def run_until_exit(
         finally:
             os._exit = patched
     return code, last
+
+
+def test_directory_that_is_not_writable_is_reported_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    error = PermissionError(errno.EACCES, "Permission denied", f"{tmp_path}/checkpoints/new")
+    monkeypatch.setattr(Path, "mkdir", Mock(side_effect=error))
+    with pytest.raises(SystemExit) as exit_info, Run(9, tmp_path):
+        pytest.fail("the run was started")
+    assert exit_info.value.code == exit_codes.FAILED
+    message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert message.startswith("PermissionError: ")
+    assert str(error.filename) in message
 
 
 class UploadError(Exception):

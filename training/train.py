@@ -33,6 +33,7 @@ from workload import exit_codes
 from workload.catalog import equal_options
 from workload.configuration import ConfigurationError
 from workload.devices import choose_device
+from workload.files import create_unfinished, publish_folder, sync_files
 from workload.manifest import ExportError, Manifest, read_manifest
 from workload.models import build
 from workload.models.gpt import Gpt
@@ -274,7 +275,7 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
     def write(weights: dict[str, Tensor]) -> Manifest:
         # Load the weights into a new unsharded model on the CPU.
         model = build(config.model, config.model_options, data.outputs, data.shape)
-        beat, directory = run.watchdog.beat, export_directory(config)
+        beat, directory = run.watchdog.beat, create_unfinished(export_directory(config))
         lora = Lora.of(config)
         if lora is None or not isinstance(model, Gpt):
             model.load_state_dict(weights)
@@ -284,6 +285,9 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
             write_adapter(directory / ADAPTER_DIRECTORY, model, lora, Path(str(config.init_from)))
             merge(model)
         manifest = write_export(directory, model, config, data, metrics, beat=beat)
+        sync_files(directory)
+        # An existing export remains in use until this one is complete.
+        publish_folder(directory)
         if run.saver.mirror is not None:
             run.saver.mirror.copy_export(beat)
         return manifest

@@ -14,7 +14,6 @@ from torch import nn
 from training.config import TrainingConfig, metric_name
 from training.data import Dataset
 from training.export.artifacts import (
-    ARTIFACT_FILES,
     Source,
     make_artifacts,
     requested_artifacts,
@@ -24,7 +23,6 @@ from training.export.artifacts import (
 from training.export.huggingface import HUGGINGFACE_DIRECTORY, write_huggingface
 from workload.files import describe
 from workload.manifest import (
-    MANIFEST_FILE,
     WEIGHTS_FILE,
     Artifact,
     ExportError,
@@ -67,19 +65,13 @@ def write_export(
     *,
     beat: Callable[[], object] = lambda: None,
 ) -> Manifest:
-    """Write a trained model so that a server can load and verify it.
+    """Write a trained model to an empty directory so that a server can load and verify it.
 
     `model` must be unsharded and unwrapped. It may be on any device and is not modified. `beat` is
     called regularly. If an artifact or the Hugging Face directory cannot be exported, it is skipped
     with a warning. Raise OSError if a file cannot be written.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / MANIFEST_FILE).unlink(missing_ok=True)
-    for leftover in (
-        *directory.rglob(".*.tmp"),
-        *(directory / name for name in ARTIFACT_FILES.values()),
-    ):
-        leftover.unlink(missing_ok=True)
     path = directory / WEIGHTS_FILE
     write_weights(path, model)
     weights = Weights(**describe(path))

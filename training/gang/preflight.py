@@ -110,10 +110,10 @@ def check_run_dir(directory: Path) -> None:
     try:
         directory.mkdir(parents=True, exist_ok=True)
         write_probe(directory)
-        # These may belong to another user, who started the run earlier.
-        for path in (directory / "checkpoints", directory / "export"):
-            if exists(path):
-                write_probe(path)
+        # Another user may have started the run.
+        path = directory / "checkpoints"
+        if exists(path):
+            write_probe(path)
     except OSError as error:
         if error.errno in UNAVAILABLE:
             raise

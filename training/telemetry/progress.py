@@ -100,9 +100,10 @@ class Tracer:
             self._profile.step()
 
     def __exit__(self, *_: object) -> None:
-        if self._profile is not None:
-            self._profile.stop()
-            self._profile = None
+        # If the trace cannot be written, a second attempt could crash the process.
+        stopped, self._profile = self._profile, None
+        if stopped is not None:
+            stopped.stop()
 
     def _write(self, done: profile) -> None:
         self._target.parent.mkdir(parents=True, exist_ok=True)

@@ -117,16 +117,6 @@ def test_error_names_the_missing_artifact(export: Export) -> None:
         load_artifact(folder, manifest, "pruned")
 
 
-def test_files_of_a_killed_export_are_removed(export: Export) -> None:
-    folder, _ = export()
-    leftovers = [folder / ".model.pt2.12.tmp", folder / "adapter/.adapter_model.safetensors.3.tmp"]
-    for path in leftovers:
-        path.parent.mkdir(exist_ok=True)
-        path.write_bytes(b"cut")
-    export()
-    assert not any(path.exists() for path in leftovers)
-
-
 class RandomOutputs(nn.Module):
     """A model with different outputs in each call."""
 

@@ -11,9 +11,7 @@ from training.config import TrainingConfig
 from training.data import load
 from training.export import (
     _sources_digest,
-    artifacts,
     code_version,
-    finished_export,
     write_export,
 )
 from training.export.artifacts import write_weights
@@ -60,34 +58,6 @@ def test_manifest_of_a_token_model_has_outputs_instead_of_classes(tmp_path: Path
     }
     assert [artifact.kind for artifact in manifest.artifacts] == ["pt2", "int8"]
     assert torch.equal(load_network(folder, manifest)(inputs), model.eval()(inputs))
-
-
-def test_interrupted_export_is_not_considered_finished(
-    export: Export, digits_net: Trained, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder, _ = export()
-
-    def raise_interrupt(*_: object) -> dict[str, float]:
-        raise KeyboardInterrupt
-
-    config = TrainingConfig(model="digits-net", prune=0.5)
-    with monkeypatch.context() as patch:
-        patch.setattr(artifacts, "evaluate_on_cpu", raise_interrupt)
-        with pytest.raises(KeyboardInterrupt):
-            write_export(folder, digits_net.model, config, digits_net.data, {})
-    assert finished_export(folder) is None
-    assert (folder / "model.safetensors").exists()
-    _, manifest = export()
-    assert finished_export(folder) == manifest
-
-
-def test_artifacts_of_an_earlier_export_are_removed(export: Export) -> None:
-    folder, _ = export(prune=0.5)
-    assert (folder / "model-pruned.safetensors").exists()
-    export(export_formats="pt2")
-    assert not (folder / "model-pruned.safetensors").exists()
-    export()
-    assert not (folder / "model.pt2").exists()
 
 
 def test_artifacts_are_evaluated_on_held_out_samples(digits_net: Trained, tmp_path: Path) -> None:

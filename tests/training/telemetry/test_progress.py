@@ -1,5 +1,6 @@
 """Progress of a run: events for sweeps, the log, event files of TensorBoard and traces."""
 
+import errno
 import gzip
 import json
 import sys
@@ -8,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -130,6 +132,16 @@ def test_trace_contains_only_the_configured_steps(tmp_path: Path, after: int) ->
     [written] = (tmp_path / "profile").iterdir()
     assert written.name == f"rank-1-step-{100 + after + 1:08d}.json.gz"
     assert rows_multiplied(written) == [after + 1, after + 2, after + 3]
+
+
+def test_trace_that_cannot_be_written_is_not_written_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
+    monkeypatch.setattr(torch.profiler.profile, "export_chrome_trace", write)
+    with pytest.raises(OSError, match="No space left"):
+        train(Tracer(tmp_path, 0, steps=1, after=0, before=0), 2)
+    write.assert_called_once()
 
 
 def test_trace_is_written_if_the_run_ends_during_the_profile(tmp_path: Path) -> None:

@@ -7,12 +7,11 @@ from typing import Any
 import httpx2
 import pytest
 from lightkube import Client
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.config.models import Cluster, User
 
 from kube.kinds.volcano import ATTEMPT_FAILED
 from recorder.attempts import Attempt, AttemptError, Plan, start
 from tests.infra.jobs import job, objects
+from tests.recorder.examples import CONFIG
 
 RUN = "job-0123abcd"
 JOB = "job-schedule-29384760"
@@ -47,10 +46,7 @@ class World:
         """Status codes of the next responses; 0 closes the connection, -1 means success."""
         self.polls: list[Callable[[], None]] = []
         """Callbacks for the next polls, called instead of sleeping."""
-        config = KubeConfig.from_one(
-            cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
-        )
-        self.client = Client(config, transport=httpx2.MockTransport(self._respond))
+        self.client = Client(CONFIG, transport=httpx2.MockTransport(self._respond))
 
     def attempt(self, started_by: str = JOB) -> Attempt:
         return Attempt(self.plan, self.client, started_by, "1234", self._wait)

@@ -8,12 +8,10 @@ from typing import Any
 import pytest
 from httpx2 import AsyncByteStream, MockTransport, ReadError, Request, Response
 from lightkube import AsyncClient
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.config.models import Cluster, User
 
 from recorder.log_streams import LogStreams, Tail
 from recorder.pods import Attempt
-from tests.recorder.examples import pod_manifest
+from tests.recorder.examples import CONFIG, pod_manifest
 
 ATTEMPT = Attempt("uid", "pod", "training", 0)
 ERROR = b'{"apiVersion": "v1", "kind": "Status", "code": 404, "message": "no such pod"}'
@@ -71,9 +69,7 @@ def streams(
         assert request.url.params["fieldSelector"] == "metadata.name=pod"
         return Response(200, json={"metadata": {}, "items": [{"metadata": {"uid": uid}, **pod}]})
 
-    cluster, user = Cluster(server="http://api"), User(token="token")
-    config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
-    return LogStreams(lambda: AsyncClient(config, transport=MockTransport(handler)), 10, 1000)
+    return LogStreams(lambda: AsyncClient(CONFIG, transport=MockTransport(handler)), 10, 1000)
 
 
 def streams_with(*responses: tuple[int, Body], uid: str = ATTEMPT.uid, **pod: Any) -> LogStreams:

@@ -8,8 +8,6 @@ from typing import Any, cast
 import httpx2
 import pytest
 from lightkube import AsyncClient
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.config.models import Cluster, User
 from lightkube.resources.core_v1 import Node, Pod
 
 from recorder.node_decisions import (
@@ -21,7 +19,7 @@ from recorder.node_decisions import (
     to_annotation,
 )
 from recorder.node_health import Controller, SlowReports, xids_of
-from tests.recorder.examples import pod_manifest, terminated_state
+from tests.recorder.examples import CONFIG, pod_manifest, terminated_state
 from tests.recorder.test_node_decisions import DEVICES, POLICY
 
 START = datetime(2026, 11, 21, 21, tzinfo=UTC).timestamp()
@@ -98,10 +96,7 @@ class Api:
         self.rejected_path = ""
 
     def controller(self) -> Controller:
-        config = KubeConfig.from_one(
-            cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
-        )
-        client = AsyncClient(config, transport=httpx2.MockTransport(self._respond))
+        client = AsyncClient(CONFIG, transport=httpx2.MockTransport(self._respond))
         return Controller(client, replace(POLICY, fault_seconds=0), "ml")
 
     async def _respond(self, request: httpx2.Request) -> httpx2.Response:

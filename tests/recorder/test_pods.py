@@ -4,8 +4,6 @@ from typing import Any, cast
 import httpx2
 import pytest
 from lightkube import AsyncClient
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.config.models import Cluster, User
 from lightkube.resources.core_v1 import Pod
 
 from recorder.pods import (
@@ -16,7 +14,7 @@ from recorder.pods import (
     running_containers,
     unobserved_terminations,
 )
-from tests.recorder.examples import RUN, pod, pod_manifest, terminated_state
+from tests.recorder.examples import CONFIG, RUN, pod, pod_manifest, terminated_state
 
 NOW = datetime(2026, 11, 21, 22, tzinfo=UTC)
 
@@ -94,7 +92,5 @@ async def test_repeated_events_have_the_time_of_the_last_occurrence() -> None:
         "series": {"count": 12, "lastObservedTime": "2026-11-21T21:00:00.000000Z"},
     }
     answer = httpx2.MockTransport(lambda _: httpx2.Response(200, json={"items": [event]}))
-    cluster, user = Cluster(server="http://api"), User(token="token")
-    config = KubeConfig.from_one(cluster=cluster, user=user, namespace="ml").get()
-    [merged] = await events_of(AsyncClient(config, transport=answer), pod())
+    [merged] = await events_of(AsyncClient(CONFIG, transport=answer), pod())
     assert (merged["last"], merged["count"]) == ("2026-11-21T21:00:00+00:00", 12)

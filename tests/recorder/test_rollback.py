@@ -7,10 +7,9 @@ from typing import Any
 import httpx2
 import pytest
 from lightkube import Client
-from lightkube.config.kubeconfig import KubeConfig
-from lightkube.config.models import Cluster, User
 
 from recorder.rollback import UNREADY_EVALUATIONS, Limit, Plan, Rollback, breach, roll_back
+from tests.recorder.examples import CONFIG
 
 ERRORS = Limit("the share of failed requests", "errors[$span]", 0.05)
 LATENCY = Limit("the latency", "latency[$span]", 0.5)
@@ -79,12 +78,9 @@ class World:
             limits=(ERRORS, LATENCY),
             stable={"GRPCRoute": STABLE, "HTTPRoute": STABLE},
         )
-        config = KubeConfig.from_one(
-            cluster=Cluster(server="http://api"), user=User(token="token"), namespace="ml"
-        )
         self.rollback = Rollback(
             plan,
-            Client(config, transport=httpx2.MockTransport(self._respond)),
+            Client(CONFIG, transport=httpx2.MockTransport(self._respond)),
             httpx2.Client(transport=httpx2.MockTransport(self._query)),
         )
 

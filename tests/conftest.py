@@ -1,6 +1,7 @@
 """Assignment of tests to tiers, their order and distribution, and the report of durations."""
 
 import gc
+import logging
 import os
 from collections.abc import Generator
 from functools import cache
@@ -55,6 +56,10 @@ os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 
 # With Go's default (100), pulumi and kubectl spend a quarter of their start on garbage collection.
 os.environ["GOGC"] = "400"
+
+# Otherwise, `logging.basicConfig` would add a handler for the stderr of a single test.
+assert logging.lastResort is not None
+logging.getLogger().addHandler(logging.lastResort)
 
 # No test asserts a duration, because it would fail on a busy machine.
 settings.register_profile("untimed", settings(), deadline=None)

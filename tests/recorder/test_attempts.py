@@ -202,6 +202,6 @@ def test_a_deleted_run_fails_the_attempt(world: World) -> None:
 
 
 @pytest.mark.parametrize("plan", ["", "{", "[]", '{"run": "a"}', '{"unknown": 1}'])
-def test_unreadable_plan_fails_the_attempt(plan: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_plan_fails_the_attempt(plan: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert start(plan) == ATTEMPT_FAILED
-    assert caplog.messages[0].startswith("the plan cannot be read: ")
+    assert capsys.readouterr().err.startswith("the plan cannot be read: ")

@@ -123,11 +123,11 @@ async def test_pods_deleted_while_disconnected_are_recorded(api: Api, claims: Pa
 
 
 async def test_pods_with_an_unmounted_claim_are_skipped(
-    api: Api, claims: Path, caplog: pytest.LogCaptureFixture
+    api: Api, claims: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     api.logs["worker-0"] = []
     api.emit("ADDED", pod_manifest(state=terminated_state(1), claim="elsewhere"))
-    await wait_until(lambda: "not mounted in the recorder" in caplog.text)
+    await wait_until(lambda: "not mounted in the recorder" in capsys.readouterr().err)
     assert [path.name for path in claims.iterdir()] == ["checkpoints"]
 
 

@@ -251,7 +251,7 @@ def unavailable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
 
 def test_deleted_trial_is_not_failed_while_its_export_cannot_be_read(
-    tmp_path: Path, unavailable: set[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path, unavailable: set[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     stage = Stage(tmp_path, {"early_stopping": None})
     stage.step()
@@ -260,7 +260,7 @@ def test_deleted_trial_is_not_failed_while_its_export_cannot_be_read(
     del stage.api.jobs[first]
     unavailable.add(first)
     assert not _step(stage.controller)
-    assert "Stale file handle" in caplog.text
+    assert "Stale file handle" in capsys.readouterr().err
     unavailable.clear()
     stage.step(10)
     assert stage.phases()[first] == "succeeded"
@@ -713,11 +713,11 @@ def test_unreadable_plan_is_reported_in_one_line(
     plan: str | None,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     file = tmp_path / "plan.json"
     if plan is not None:
         file.write_text(plan)
     monkeypatch.setattr(sys, "argv", ["sweeps", f"--plan={file}", f"--claims={tmp_path}"])
     assert main() == 1
-    assert caplog.messages[0].startswith(f"{file} cannot be read: ")
+    assert capsys.readouterr().err.startswith(f"{file} cannot be read: ")

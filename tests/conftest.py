@@ -57,6 +57,9 @@ os.environ["TORCHINDUCTOR_CPP_CACHE_PRECOMPILE_HEADERS"] = "0"
 # With Go's default (100), pulumi and kubectl spend a quarter of their start on garbage collection.
 os.environ["GOGC"] = "400"
 
+# Pydantic would read the entry points of all installed packages in each process.
+os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
+
 # Otherwise, `logging.basicConfig` would add a handler for the stderr of a single test.
 assert logging.lastResort is not None
 logging.getLogger().addHandler(logging.lastResort)

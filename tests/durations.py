@@ -13,7 +13,7 @@ import sys
 import time
 from collections import defaultdict
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
 from typing import Final
@@ -110,7 +110,7 @@ class Durations:
         if hasattr(config, "workerinput"):
             return
         with self._file.open("a") as file:
-            file.writelines(json.dumps(asdict(phase)) + "\n" for phase in self._phases)
+            file.writelines(json.dumps(vars(phase)) + "\n" for phase in self._phases)
 
 
 def summary(phases: Iterable[Phase]) -> Iterator[str]:

@@ -98,6 +98,7 @@ def train_case(world: World, folder: Path, settings: dict[str, Any]) -> Result:
             "model": f"{Deep.__module__}:Deep",
             "dataset": "digits",
             "epochs": reference.EPOCHS,
+            "checkpoint_every": reference.EPOCHS,
             "batch_size": batch,
             "run_dir": str(folder),
             "device": "cpu",

@@ -29,10 +29,16 @@ def model_and_inputs(name: str, outputs: int = 10) -> tuple[nn.Module, Tensor]:
     return model, inputs
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_every_catalog_model_returns_its_outputs(name: str) -> None:
-    model, inputs = model_and_inputs(name)
-    logits = model.eval()(inputs)
+@pytest.fixture(scope="module", params=KNOWN)
+def shared(request: pytest.FixtureRequest) -> tuple[str, nn.Module, Tensor]:
+    """A name, its model in evaluation mode and its inputs. Tests must not modify the model."""
+    model, inputs = model_and_inputs(request.param)
+    return request.param, model.eval(), inputs
+
+
+def test_every_catalog_model_returns_its_outputs(shared: tuple[str, nn.Module, Tensor]) -> None:
+    name, model, inputs = shared
+    logits = model(inputs)
     assert logits.shape == ((8, 16, 10) if name == "gpt" else (8, 10))
     assert logits.dtype == torch.float32
 
@@ -55,16 +61,14 @@ def test_every_model_overfits_one_batch(name: str) -> None:
     assert min(losses) < 0.6 * losses[0]
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_same_seed_gives_the_same_weights(name: str) -> None:
-    first, second = (model_and_inputs(name)[0].state_dict() for _ in range(2))
+def test_same_seed_gives_the_same_weights(shared: tuple[str, nn.Module, Tensor]) -> None:
+    name, model, _ = shared
+    first, second = model.state_dict(), model_and_inputs(name)[0].state_dict()
     assert all(torch.equal(first[key], second[key]) for key in first)
 
 
-@pytest.mark.parametrize("name", KNOWN)
-def test_every_model_can_be_copied(name: str) -> None:
-    model, inputs = model_and_inputs(name)
-    model.eval()
+def test_every_model_can_be_copied(shared: tuple[str, nn.Module, Tensor]) -> None:
+    _, model, inputs = shared
     assert torch.equal(copy.deepcopy(model)(inputs), model(inputs))
 
 

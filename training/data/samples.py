@@ -1,5 +1,6 @@
 """Interface to the samples of any data set. This module does not import torch."""
 
+import errno
 import hashlib
 import os
 from collections.abc import Sequence
@@ -38,6 +39,17 @@ def require_available(path: Path, error: Exception) -> None:
     found = read_error(f"{path} cannot be read: {getattr(error, 'strerror', error)}", error)
     if isinstance(found, UnavailableError):
         raise found from None
+
+
+def require_readable(path: Path, error: Exception) -> None:
+    """Raise DataError if `error` means that a file cannot be read, not that its content is damaged.
+
+    Decoders of damaged files raise errors without a number, or EINVAL for a wrong position. A file
+    that no longer exists counts as damaged.
+    """
+    if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.ENOENT):
+        message = f"{path} cannot be read: {error.strerror} (make it readable, or remove it)"
+        raise read_error(message, error) from None
 
 
 class Samples(Protocol):

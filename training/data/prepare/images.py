@@ -23,7 +23,7 @@ from training.data.samples import (
     Samples,
     is_visible,
     read_error,
-    require_available,
+    require_readable,
     visible_files,
 )
 from training.settings import DatasetName
@@ -169,7 +169,7 @@ def _from_file(
             upright = upright.convert("L" if channels == 1 else "RGB")
     # Decoders may raise any exception for a damaged file. Such files are counted and reported.
     except Exception as error:
-        require_available(path, error)
+        require_readable(path, error)
         return Dropped("unreadable")
     picture = ImageOps.fit(upright, (width, height), Image.Resampling.BICUBIC)
     digest = _digest(picture)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from training.data.manifest import TokensManifest, write_manifest
 from training.data.prepare.output import TokenWriter, finish_interrupted, new_dataset, part_of
 from training.data.progress import Progress, Report
-from training.data.samples import DataError, read_error, require_available, visible_files
+from training.data.samples import DataError, read_error, require_readable, visible_files
 from training.data.text import BYTE_VOCABULARY, DTYPES, train_length
 from workload.files import is_file
 
@@ -54,7 +54,7 @@ def texts(path: Path, field: str) -> Iterator[bytes | None]:
     try:
         yield from _READERS[path.suffix](path, field)
     except OSError as error:
-        require_available(path, error)
+        require_readable(path, error)
         yield None
 
 

@@ -1,4 +1,5 @@
 import errno
+import os
 import random
 import struct
 from collections.abc import Iterator
@@ -44,17 +45,24 @@ def prepare(folder: Path, target: Path, *arguments: str) -> int:
     return main(["prepare", "images", *options, str(target)])
 
 
+@pytest.mark.parametrize(
+    ("number", "code"),
+    [(errno.EIO, exit_codes.FAILED), (errno.EACCES, exit_codes.BAD_INPUT)],
+)
 @pytest.mark.parametrize("function", ["PIL.Image.open", "pathlib.Path.iterdir"])
-def test_unavailable_storage_is_an_error(
+def test_images_that_cannot_be_read_are_an_error(
     function: str,
+    number: int,
+    code: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     write_pictures(tmp_path / "pictures")
-    monkeypatch.setattr(function, Mock(side_effect=OSError(errno.EIO, "Input/output error")))
-    assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.FAILED
-    assert "cannot be read: Input/output error" in capsys.readouterr().err
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr(function, Mock(side_effect=error))
+    assert prepare(tmp_path / "pictures", tmp_path / "shards") == code
+    assert f"cannot be read: {error.strerror}" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["cat", "cat/again.png"])

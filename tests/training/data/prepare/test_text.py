@@ -1,5 +1,6 @@
 import errno
 import json
+import os
 import sys
 from itertools import groupby
 from pathlib import Path
@@ -366,11 +367,17 @@ def test_damaged_file_counts_as_one_unreadable_text(cut: int, tmp_path: Path) ->
     assert [*texts(path, "text")] == [None]
 
 
-def test_unavailable_storage_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("number", "kind"), [(errno.EIO, UnavailableError), (errno.EACCES, DataError)]
+)
+def test_texts_that_cannot_be_read_are_an_error(
+    number: int, kind: type[Exception], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "a"}')
-    monkeypatch.setattr(Path, "open", Mock(side_effect=OSError(errno.EIO, "Input/output error")))
-    with pytest.raises(UnavailableError, match=r"a\.jsonl cannot be read: Input/output error"):
+    error = OSError(number, os.strerror(number))
+    monkeypatch.setattr(Path, "open", Mock(side_effect=error))
+    with pytest.raises(kind, match=rf"a\.jsonl cannot be read: {error.strerror}"):
         list(texts(path, "text"))
 
 

@@ -213,7 +213,7 @@ class Run:
         self._emit("resume" if step else "start", **self._progress(step), **fields)
 
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
-        """Report a step; call `save(directory)` if a checkpoint is due or the run has to stop."""
+        """Report a step; call `save(directory)` if `due`, equal on all ranks, or the run stops."""
         self.report(step, loss)
         if (stop := self.should_stop()) or due:
             self.save(step, save)
@@ -324,6 +324,6 @@ class Run:
 
         try:
             server = ThreadingHTTPServer(("", self._port), Handler)
-        except OSError as error:
-            raise FatalError(f"metrics_port {self._port}: {error.strerror}") from None
+        except (OSError, OverflowError) as error:
+            raise FatalError(f"metrics_port {self._port}: {error}; use another port") from None
         threading.Thread(target=server.serve_forever, name="metrics", daemon=True).start()

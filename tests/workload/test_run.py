@@ -229,11 +229,18 @@ def test_idle_client_does_not_block_the_metrics_server(tmp_path: Path) -> None:
         assert response.status == 200
 
 
-def test_metrics_port_in_use_is_fatal(tmp_path: Path) -> None:
-    port = free_port()
-    with Run(9, tmp_path, metrics_port=port), pytest.raises(SystemExit) as exit_info:
+@pytest.mark.parametrize("in_use", [True, False])
+def test_metrics_port_that_is_in_use_or_invalid_is_fatal(
+    in_use: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    port = free_port() if in_use else 65_536
+    server = Run(9, tmp_path, metrics_port=port if in_use else 0)
+    with server, pytest.raises(SystemExit) as exit_info:
         Run(9, tmp_path, metrics_port=port).__enter__()
     assert exit_info.value.code == exit_codes.BAD_INPUT
+    message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
+    assert message.startswith(f"FatalError: metrics_port {port}: ")
+    assert message.endswith("; use another port")
 
 
 def test_export_can_be_loaded_by_the_model_server(tmp_path: Path) -> None:

@@ -59,12 +59,17 @@ def gangs_fit_quota_and_queue(
                         f"needs {amount}{exceeds} {quota} ({format_amount(limit, name)}). The "
                         f"{requirement.subject} would never start."
                     )
-            for description, name, amount in _capabilities(volcano, job.queue):
+            for description, name, amount, reserved in _capabilities(volcano, job.queue):
                 needed = requirement.amounts.get(name, Decimal(0))
-                if needed > parse_quantity(amount):
+                if needed > parse_quantity(amount) - reserved:
+                    guaranteed = (
+                        f" ({format_amount(reserved, name)} are guaranteed to other child queues)"
+                        if reserved
+                        else ""
+                    )
                     yield (
                         f"{job_key(key, 'queue')} is {description}, whose capability for {name} is "
-                        f"{amount}, but the {requirement.subject} needs "
+                        f"{amount}{guaranteed}, but the {requirement.subject} needs "
                         f"{format_amount(needed, name)} ({requirement.request}). The "
                         f"{requirement.subject} would never start."
                     )
@@ -79,14 +84,25 @@ def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[
         )
 
 
-def _capabilities(volcano: VolcanoSettings, queue: str) -> Iterator[tuple[str, str, str]]:
-    """Yield each limit of a queue and its ancestors: description, resource and amount."""
+def _capabilities(volcano: VolcanoSettings, queue: str) -> Iterator[tuple[str, str, str, Decimal]]:
+    """Yield each limit of a queue and its ancestors: description, resource and amount.
+
+    The last value is the part of the amount that is guaranteed to other queues below the ancestor.
+    """
     parents = {name: each.parent for name, each in volcano.queues.items()}
-    for name in with_ancestors(queue, parents):
+    path = with_ancestors(queue, parents)
+    for depth, name in enumerate(path):
         description = repr(queue) if name == queue else f"{queue!r}, below {name!r}"
-        if name in volcano.queues:
-            for resource, amount in volcano.queues[name].capability.items():
-                yield description, resource, amount
+        if name not in volcano.queues:
+            continue
+        others = [
+            each
+            for key, each in volcano.queues.items()
+            if each.parent in path[1 : depth + 1] and key not in path
+        ]
+        for resource, amount in volcano.queues[name].capability.items():
+            guarantees = (parse_quantity(each.guarantee.get(resource, "0")) for each in others)
+            yield description, resource, amount, sum(guarantees, Decimal(0))
 
 
 def services_fit_the_quota(

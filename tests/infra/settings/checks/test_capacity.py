@@ -202,6 +202,26 @@ def test_gang_must_fit_the_parents_of_its_queue(gpus: int, fits: bool) -> None:
         validate(values)
 
 
+@pytest.mark.parametrize(("guarantee", "fits"), [(8, True), (9, False)])
+def test_gang_must_fit_next_to_the_guarantees_of_other_queues(guarantee: int, fits: bool) -> None:
+    values = configuration(job("volcano", nodes=2, gpus_per_node=8))
+    values["volcano"]["scheduler"] = {"share": "capacity"}
+    values["volcano"]["queues"] |= {
+        "company": {"capability": {"nvidia.com/gpu": 25}},
+        "science": {"parent": "company"},
+        "research": {"parent": "science", "guarantee": {"nvidia.com/gpu": 1}},
+        "vision": {"parent": "science", "guarantee": {"nvidia.com/gpu": 1}},
+        "language": {"parent": "company", "guarantee": {"nvidia.com/gpu": guarantee}},
+        "elsewhere": {"guarantee": {"nvidia.com/gpu": 100}},
+    }
+    if fits:
+        validate(values)
+        return
+    message = r"is 25 \(10 are guaranteed to other child queues\), but the gang needs 16"
+    with pytest.raises(SettingsError, match=message):
+        validate(values)
+
+
 @pytest.mark.parametrize(("cpu", "fits"), [("20", True), ("19", False)])
 def test_queue_must_have_capacity_for_gang_and_launcher(cpu: str, fits: bool) -> None:
     values = configuration(job("mpi", nodes=2, cpu="8", launcher={"cpu": "4"}))

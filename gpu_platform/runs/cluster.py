@@ -330,7 +330,9 @@ class Member:
         """
         done = self._run("get", "queues.scheduling.volcano.sh", name, "--output=json")
         if done.returncode != 0:
-            raise GitopsError(error_of(done))
+            denied = _NO_PERMISSION.search(done.stderr)
+            remedy = "; an administrator can grant this permission (docs/teams.md)"
+            raise GitopsError(f"{error_of(done)}{remedy if denied else ''}")
         content = _parsed(done.stdout, dict)
         allocated = content.get("status", {}).get("allocated")
         if allocated is None:

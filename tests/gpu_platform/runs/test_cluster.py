@@ -449,6 +449,9 @@ def test_error_states_why_the_devices_of_a_queue_are_unknown(api: Api) -> None:
     api.fail("get queues.scheduling.volcano.sh", 'queues "research" not found')
     with pytest.raises(GitopsError, match=r'^queues "research" not found$'):
         api.queue("research", "nvidia.com/gpu")
+    api.fail("get queues.scheduling.volcano.sh", 'User "ann" cannot get resource "queues" in')
+    with pytest.raises(GitopsError, match=r"an administrator can grant .*docs/teams\.md"):
+        api.queue("research", "nvidia.com/gpu")
 
 
 @pytest.mark.parametrize("answer", ["Welcome", '{"items": [{"meta', "[]", '{"items": null}'])

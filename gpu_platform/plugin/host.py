@@ -2,7 +2,11 @@
 
 import asyncio
 import json
+import os
+import socket
 import sys
+import time
+from threading import Thread
 from typing import Any, Final
 
 import pulumi
@@ -18,6 +22,7 @@ from gpu_platform.plugin.components import COMPONENTS
 
 NAME: Final = "gpu-platform"
 VERSION: Final = "0.1.0"
+_POLL_SECONDS: Final = 5.0
 _METADATA: Final = {
     "description": "PyTorch on Kubernetes with NVIDIA GPUs, as one Pulumi project: scheduler, "
     "storage, images, training jobs, inference and the policies that check them.",
@@ -105,5 +110,19 @@ def _warn_unknown(component: str, values: Any) -> None:
 
 
 def serve() -> None:
-    """Serve the engine, whose address is the first command-line argument, until it disconnects."""
+    """Serve the engine, whose address is the last command-line argument, until it exits."""
+    Thread(target=_exit_with_engine, args=[sys.argv[-1]], daemon=True).start()
     main(Provider(), sys.argv[1:])
+
+
+def _exit_with_engine(address: str) -> None:
+    """Exit when the engine no longer listens, because Pulumi does not stop every plugin process."""
+    host, _, port = address.rpartition(":")
+    while True:
+        time.sleep(_POLL_SECONDS)
+        try:
+            socket.create_connection((host, int(port)), timeout=_POLL_SECONDS).close()
+        except ConnectionRefusedError:
+            os._exit(0)
+        except OSError:
+            pass  # for example a timeout on a busy machine

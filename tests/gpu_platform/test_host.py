@@ -1,5 +1,6 @@
 """The provider's handling of arguments that are outputs, known or unknown."""
 
+import socket
 import subprocess
 import sys
 from typing import Any
@@ -69,6 +70,20 @@ async def test_error_for_a_secret_names_only_arguments_of_the_component() -> Non
         await mapped({**TRAINING, "image": pulumi.Output.secret("image")})
     with pytest.raises(InputPropertiesError, match="plain text: use a value that is not a secret"):
         await mapped({"namespace": pulumi.Output.secret("vision")}, "Storage")
+
+
+def test_plugin_exits_with_the_engine() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as engine:
+        address = f"127.0.0.1:{engine.getsockname()[1]}"
+        command = [sys.executable, CHECKOUT / "gpu_platform", "--logtostderr", "-v=3", address]
+        plugin = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert plugin.stdout is not None
+        assert plugin.stdout.readline().strip().isdigit()
+    with plugin:
+        try:
+            assert plugin.wait(60) == 0
+        finally:
+            plugin.kill()
 
 
 LOADED = """

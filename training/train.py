@@ -1,6 +1,7 @@
 """A training run from start to finish."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -277,17 +278,22 @@ def export(run: Run, evaluation: Evaluation) -> Manifest:
         model = build(config.model, config.model_options, data.outputs, data.shape)
         beat, directory = run.watchdog.beat, create_unfinished(export_directory(config))
         lora = Lora.of(config)
-        if lora is None or not isinstance(model, Gpt):
-            model.load_state_dict(weights)
-        else:
-            adapt(model, lora)
-            model.load_state_dict(weights)
-            write_adapter(directory / ADAPTER_DIRECTORY, model, lora, Path(str(config.init_from)))
-            merge(model)
-        manifest = write_export(directory, model, config, data, metrics, beat=beat)
-        sync_files(directory)
-        # An existing export remains in use until this one is complete.
-        publish_folder(directory)
+        try:
+            if lora is None or not isinstance(model, Gpt):
+                model.load_state_dict(weights)
+            else:
+                adapt(model, lora)
+                model.load_state_dict(weights)
+                base = Path(str(config.init_from))
+                write_adapter(directory / ADAPTER_DIRECTORY, model, lora, base)
+                merge(model)
+            manifest = write_export(directory, model, config, data, metrics, beat=beat)
+            sync_files(directory)
+            # An existing export remains in use until this one is complete.
+            publish_folder(directory)
+        finally:
+            # After an error, free the space, because the volume may be full.
+            shutil.rmtree(directory, ignore_errors=True)
         if run.saver.mirror is not None:
             run.saver.mirror.copy_export(beat)
         return manifest

@@ -339,6 +339,7 @@ def test_artifact_for_which_the_disk_is_full_is_exported_after_a_restart(
         patched.setattr(artifacts, "write_program", Mock(side_effect=error))
         with pytest.raises(OSError, match="No space left"):
             train(export_formats=["pt2"])
+    assert not any(path.is_dir() for path in (tmp_path / "run").glob(".*"))
     assert train(export_formats=["pt2"]) == exit_codes.DONE
     assert (tmp_path / "run/export/model.pt2").exists()
 

@@ -13,7 +13,8 @@ from pydantic import ValidationError, ValidationInfo, field_validator, model_val
 
 from training.settings import IMAGES, PREPARED, TEXTS, DatasetName, TrainingSettings
 from workload.catalog import MODELS, Option, checked_options
-from workload.configuration import is_utf8, problem_sentences
+from workload.configuration import problem_sentences
+from workload.files import is_utf8
 from workload.progress import Epoch, Finished
 from workload.store import STORE_SCHEMES, URL
 

@@ -17,19 +17,6 @@ class ConfigurationError(Exception):
     """The program cannot run with this configuration; the message states what to change."""
 
 
-def is_utf8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8.
-
-    Command-line arguments and file names may contain bytes that are not valid UTF-8, which Python
-    represents as surrogates.
-    """
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
 def problem_sentences(
     error: ValidationError, written_as: Mapping[str, str] | None = None
 ) -> list[str]:

@@ -144,6 +144,19 @@ def sync_files(directory: Path) -> None:
             sync_folder(path)
 
 
+def is_utf8(text: str) -> bool:
+    """Return whether a text can be encoded as UTF-8.
+
+    Command-line arguments and file names may contain bytes that are not valid UTF-8, which Python
+    represents as surrogates.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def sha256_of(path: Path, progress: Callable[[], object] = int) -> str:
     """Return the hexadecimal SHA-256 of a file, calling `progress` regularly.
 

@@ -87,27 +87,28 @@ class Go:
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
-        self._removed_caches.mkdir(exist_ok=True)
-        self.caches.rename(tempfile.mkdtemp(dir=self._removed_caches))
+        # Each removal has a directory of its own, because an earlier one may still be running.
+        self.caches.rename(tempfile.mkdtemp(prefix=self._removed, dir=self.caches.parent))
         self.resume_removal()
 
     def resume_removal(self) -> None:
         """Delete leftovers of an earlier removal in the background."""
-        if self._removed_caches.exists():
-            program = "import shutil, sys; shutil.rmtree(sys.argv[1], ignore_errors=True)"
+        if removed := sorted(self.caches.parent.glob(f"{self._removed}*")):
+            program = "import shutil, sys\nfor each in sys.argv[1:]: shutil.rmtree(each, True)"
             # Do not inherit the standard streams: the reader of a pipe would wait for the process.
             silent = [(os.POSIX_SPAWN_OPEN, file, os.devnull, os.O_RDWR, 0) for file in range(3)]
             os.posix_spawn(
                 sys.executable,
-                [sys.executable, "-I", "-c", program, str(self._removed_caches)],
+                [sys.executable, "-I", "-c", program, *map(str, removed)],
                 os.environ,
                 setsid=True,
                 file_actions=silent,
             )
 
     @property
-    def _removed_caches(self) -> Path:
-        return self.caches.with_name(f"{self.caches.name}.removed")
+    def _removed(self) -> str:
+        """Beginning of the names of directories that are being deleted."""
+        return f"{self.caches.name}.removed"
 
     def remove_archives(self) -> None:
         """Delete the module archives, which are already extracted, but keep the checksums."""

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from gitops.engine import PROJECT
 from gitops.errors import GitopsError
-from workload.configuration import is_utf8
-from workload.files import write_atomically
+from workload.files import is_utf8, write_atomically
 
 HELP = "create the files of a new environment from flags or from answers to prompts"
 DESCRIPTION = """\

@@ -115,7 +115,7 @@ def test_build_contexts_contain_all_sources_of_the_images(dockerfile: str) -> No
     others = {"requirements/workload.txt", "requirements/diffusion.txt", dockerfile}
     others |= {".dockerignore", "requirements/tensorflow.txt", "requirements/recorder.txt"}
     others |= {"requirements/ray.txt"}
-    others |= {"examples/tensorflow/requirements.txt"}
+    others |= {"examples/tensorflow/requirements.txt", "training/data/digits.npz"}
     assert sources <= sent
     assert sent - sources <= others
 

@@ -27,8 +27,7 @@ from training.data.samples import (
     visible_files,
 )
 from training.settings import DatasetName
-from workload.configuration import is_utf8
-from workload.files import is_directory, is_file
+from workload.files import is_directory, is_file, is_utf8
 
 ImageShape = tuple[Literal[1, 3], int, int]
 

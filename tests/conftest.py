@@ -26,10 +26,10 @@ TAKE_DOWN_FILE = HERE / "cluster" / "real" / "test_9_down.py"
 SLOW_DIRECTORIES = (HERE / "training", HERE / "inference", HERE / "gpu_platform" / "models")
 """Directories whose files take longest."""
 
-# The tests in these directories share a cluster or trained models, or inspect the processes, ports
-# and mounts of the machine. The group of the innermost directory applies, and the longest groups
-# start first. Without a group, each file is distributed separately.
-SERIAL_DIRECTORIES = {
+# The tests in these directories and files share a cluster or trained models, or inspect the
+# processes, ports and mounts of the machine. The group of the innermost entry applies, and the
+# longest groups start first. Without a group, each file is distributed separately.
+SERIAL_PATHS = {
     "devcluster": "devcluster",
     "gpu_platform/models": "published models",
     "training/export": "exports",
@@ -41,6 +41,8 @@ SERIAL_DIRECTORIES = {
     "operators": "real nodes",
     "engine/gitops": "gitops",
     "cluster/separate/volcano": "gang scheduling cluster",
+    # A second cluster: one process would run all of these tests while the others are idle.
+    "cluster/separate/volcano/test_sweeps.py": "sweeps",
     "cluster/simulated/tenants": "tenants on simulated nodes",
     "engine/processes": "processes",
     "engine": "",
@@ -135,13 +137,13 @@ def _order(path: Path) -> tuple[bool, bool, int]:
     """
     place = path.relative_to(HERE)
     if _of_other_tier(path):
-        return path == TAKE_DOWN_FILE, True, [*SERIAL_DIRECTORIES].index(_directory(place))
+        return path == TAKE_DOWN_FILE, True, [*SERIAL_PATHS].index(_directory(place))
     return False, not any(map(path.is_relative_to, SLOW_DIRECTORIES)), crc32(str(place).encode())
 
 
 def _directory(file: Path) -> str:
-    """Return the innermost directory of `SERIAL_DIRECTORIES` that contains a file, if any."""
-    return max(filter(file.is_relative_to, SERIAL_DIRECTORIES), key=len, default="")
+    """Return the innermost entry of `SERIAL_PATHS` that contains a file, if any."""
+    return max(filter(file.is_relative_to, SERIAL_PATHS), key=len, default="")
 
 
 class DirectoryOrFile(LoadFileScheduling):
@@ -158,7 +160,7 @@ class DirectoryOrFile(LoadFileScheduling):
 @cache
 def _group(file: str) -> str:
     """Return the name of the group that a process runs with a file."""
-    return SERIAL_DIRECTORIES.get(_directory(Path(file).relative_to("tests"))) or file
+    return SERIAL_PATHS.get(_directory(Path(file).relative_to("tests"))) or file
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -34,9 +34,9 @@ tier=$1
 shift
 case "$tier $* " in
   *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # a choice across tiers
-  "unit "*) part -m unit -n 4 "$shared" "$@" ;;
+  "unit "*) part -m unit -n 5 "$shared" "$@" ;;
   " "*)
-    part -m unit -n 4 "$shared" "$@"
+    part -m unit -n 5 "$shared" "$@"
     tools
     part -m "engine or cluster" -o "$others" -n 5 "$shared" "$@"
     ;;

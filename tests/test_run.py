@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 RUN = Path(__file__).parent / "run.sh"
-UNIT = "-m pytest -m unit -n 4 --no-loadscope-reorder"
+UNIT = "-m pytest -m unit -n 5 --no-loadscope-reorder"
 TOOLS = "-m devcluster.toolchain auto --languages"
 PATHS = "-o testpaths=tests/cluster tests/engine tests/operators"
 OTHERS = f"-m pytest -m engine or cluster {PATHS} -n 5 --no-loadscope-reorder"

@@ -41,8 +41,9 @@ SERIAL_PATHS = {
     "operators": "real nodes",
     "engine/gitops": "gitops",
     "cluster/separate/volcano": "gang scheduling cluster",
-    # A second cluster: one process would run all of these tests while the others are idle.
-    "cluster/separate/volcano/test_sweeps.py": "sweeps",
+    # A second cluster, because a single process would still run these tests when others are idle.
+    "cluster/separate/volcano/test_sweeps.py": "sweeps and places",
+    "cluster/separate/volcano/test_places.py": "sweeps and places",
     "cluster/simulated/tenants": "tenants on simulated nodes",
     "engine/processes": "processes",
     "engine": "",

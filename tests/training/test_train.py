@@ -21,7 +21,7 @@ from tests.training.programs import all_events, digest, events
 from training.checkpoints import storage
 from training.config import TrainingConfig
 from training.data import DataError
-from training.export import artifacts, finished_export
+from training.export import artifacts
 from training.run import DivergedError, Run
 from training.telemetry.progress import ProgressOutputs
 from workload import exit_codes, files
@@ -312,23 +312,6 @@ def test_a_finished_run_does_not_repeat_a_skipped_artifact(
     assert train(export_formats=["pt2"]) == exit_codes.DONE
     assert train(export_formats=["pt2"]) == exit_codes.DONE
     assert events(capsys)[-1]["already"] is True
-
-
-def test_existing_export_remains_until_its_replacement_is_complete(
-    train: Train, tmp_path: Path
-) -> None:
-    train(prune=0.5)
-    before = read_manifest(tmp_path / "run/export")
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(artifacts, "write_program", Mock(side_effect=KeyboardInterrupt))
-        with pytest.raises(KeyboardInterrupt):
-            train(epochs=3, export_formats=["pt2"])
-    assert finished_export(tmp_path / "run/export") == before
-    assert train(epochs=3, export_formats=["pt2"]) == exit_codes.DONE
-    assert [path.name for path in sorted((tmp_path / "run/export").iterdir())] == [
-        "manifest.json", "model.pt2", "model.safetensors"
-    ]  # fmt: skip
-    assert not (tmp_path / "run/.export.tmp").exists()
 
 
 def test_artifact_for_which_the_disk_is_full_is_exported_after_a_restart(

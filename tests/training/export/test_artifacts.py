@@ -3,7 +3,9 @@ import json
 import re
 import shutil
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -12,9 +14,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from tests.training.export.conftest import Export, Trained
-from training.export import finished_export
+from training.export import artifacts, finished_export
 from training.export.artifacts import ARTIFACT_FILES
 from training.export.compression import check_quantization, pruned, share_of_zeros
+from workload import exit_codes
 from workload.configuration import ConfigurationError
 from workload.export import load_artifact
 from workload.files import sha256_of
@@ -240,3 +243,20 @@ def test_manifest_states_sparsity_and_compressed_size(export: Export) -> None:
     assert artifact.compressed_size is not None
     assert artifact.compressed_size < 0.5
     assert artifact.metrics["accuracy"] > 0.85
+
+
+def test_existing_export_remains_until_its_replacement_is_complete(
+    train: Callable[..., int], tmp_path: Path
+) -> None:
+    train(prune=0.5)
+    before = read_manifest(tmp_path / "run/export")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(artifacts, "write_program", Mock(side_effect=KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            train(epochs=3, export_formats=["pt2"])
+    assert finished_export(tmp_path / "run/export") == before
+    assert train(epochs=3, export_formats=["pt2"]) == exit_codes.DONE
+    assert [path.name for path in sorted((tmp_path / "run/export").iterdir())] == [
+        "manifest.json", "model.pt2", "model.safetensors"
+    ]  # fmt: skip
+    assert not (tmp_path / "run/.export.tmp").exists()

@@ -67,8 +67,9 @@ os.environ["PYDANTIC_DISABLE_PLUGINS"] = "__all__"
 assert logging.lastResort is not None
 logging.getLogger().addHandler(logging.lastResort)
 
-# No test asserts a duration, because it would fail on a busy machine.
-settings.register_profile("untimed", settings(), deadline=None)
+# No test asserts a duration, because it would fail on a busy machine. Each run tries other
+# examples.
+settings.register_profile("untimed", settings(), deadline=None, max_examples=50)
 settings.load_profile("untimed")
 
 
@@ -93,14 +94,9 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Durations(Path(file)))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _one_fork_server(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Use the same fork server in all processes of a test run."""
-    # The fixture `worker_id` is not used, because a test runs pytest without xdist.
-    if hasattr(request.config, "workerinput"):
-        fork_server.share(tmp_path_factory.getbasetemp().parent)
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    fork_server.fork_test_processes()
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

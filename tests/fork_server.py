@@ -1,47 +1,86 @@
-"""One fork server for all processes of a test run, so that PyTorch is imported only once.
+"""Test processes of pytest-xdist, forked from a server that has imported PyTorch and this project.
 
-The first process that needs the server starts it and records its address in a file.
+pytest-xdist would start each process with `python -c`, and each would import all modules again.
+Tests that need processes with PyTorch fork them from the same server.
 """
 
-import contextlib
-import json
 import multiprocessing
 import os
-from multiprocessing import forkserver, resource_tracker
+import signal
+import sys
+from multiprocessing.connection import Connection
+from multiprocessing.forkserver import _forkserver
 from pathlib import Path
-from typing import Any
+from types import ModuleType
 
-from filelock import FileLock
+from execnet import gateway_io
+from execnet.gateway_base import ExecModel, Popen2IO
 
-_forkserver: Any = forkserver._forkserver
+SERVER = multiprocessing.get_context("forkserver")
 
 
-def share(directory: Path) -> None:
-    """Share one fork server among all processes that pass the same directory.
+def preload() -> None:
+    """Set the modules that the server imports; a later call replaces the modules of earlier calls.
 
-    A fork server runs until no process has the writing end of its pipe open. Every process opens
-    that end, so the server outlives the process that started it.
+    `inference.engine.preloaded` must be last: importing it freezes the objects that forks share.
     """
-    start = _forkserver.ensure_running
-    known = directory / "fork-server.json"
+    SERVER.set_forkserver_preload(["tests.training.preloaded", "inference.engine.preloaded"])
 
-    def ensure_running() -> None:
-        if _forkserver._forkserver_address is not None:
-            return
-        with FileLock(directory / "fork-server.lock"):
-            with contextlib.suppress(
-                FileNotFoundError
-            ):  # No server is running, or the process that started it has ended.
-                pid, pipe, address = json.loads(known.read_text())
-                _forkserver._forkserver_alive_fd = os.open(f"/proc/{pid}/fd/{pipe}", os.O_WRONLY)
-                _forkserver._forkserver_address = address
-                resource_tracker.ensure_running()
-                return
-            # The server's socket must outlive this process and its temporary directory.
-            process: Any = multiprocessing.current_process()
-            process._config["tempdir"] = str(directory)
-            start()
-            pipe, address = _forkserver._forkserver_alive_fd, _forkserver._forkserver_address
-            known.write_text(json.dumps([os.getpid(), pipe, address]))
 
-    _forkserver.ensure_running = ensure_running
+def fork_test_processes() -> None:
+    """Start the server and let pytest-xdist fork its processes from it."""
+    preload()
+    # The standard output of processes that tests fork is not that of pytest.
+    stdout = os.dup(1)
+    with Path(os.devnull).open("wb") as nothing:
+        os.dup2(nothing.fileno(), 1)
+    _forkserver.ensure_running()
+    os.dup2(stdout, 1)
+    os.close(stdout)
+    gateway_io.Popen2IOMaster = _Forked  # type: ignore[assignment, misc]
+
+
+class _Forked(Popen2IO):
+    """Connection to a forked process that behaves like `python -c COMMAND`."""
+
+    def __init__(self, args: list[str], execmodel: ExecModel) -> None:
+        command = args[-1]
+        stdin, to_process = SERVER.Pipe(duplex=False)
+        from_process, stdout = SERVER.Pipe(duplex=False)
+        self._process = SERVER.Process(target=_run, args=(command, stdin, stdout))
+        self._process.start()
+        stdin.close()
+        stdout.close()
+        super().__init__(
+            os.fdopen(os.dup(to_process.fileno()), "wb"),
+            os.fdopen(os.dup(from_process.fileno()), "rb"),
+            execmodel,
+        )
+
+    def wait(self) -> int | None:
+        self._process.join()
+        return self._process.exitcode
+
+    def kill(self) -> None:
+        self._process.kill()
+
+
+def _run(command: str, stdin: Connection, stdout: Connection) -> None:
+    os.dup2(stdin.fileno(), 0)
+    os.dup2(stdout.fileno(), 1)
+    stdin.close()
+    stdout.close()
+    sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", closefd=False)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    share()
+    # Without this, processes that tests start would import pytest's main module.
+    sys.modules["__main__"] = ModuleType("__main__")
+    exec(command, {"__name__": "__main__"})  # noqa: S102 - a constant of execnet
+
+
+def share() -> None:
+    """Let this forked process fork further processes from its own server.
+
+    CPython 3.11 would start another server, in contrast to the documentation of `ensure_running`.
+    """
+    _forkserver.ensure_running = lambda: None

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 import yaml
 
 from tests.cluster.platform import ROOT, Platform, await_
+from tests.processes import kill_session
 from tests.readme import blocks
-from tests.sessions import kill_session
 
 NAME = "interrupted"
 Objects = Counter[tuple[str, str, str]]

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import grpc.aio
-import psutil
 import pytest
 from google.protobuf import empty_pb2, struct_pb2
 from pulumi.provider.experimental.property_value import PropertyValue
@@ -19,6 +18,7 @@ from devcluster.docker_plugin import docker_cli
 from devcluster.docker_plugin.__main__ import start
 from devcluster.docker_plugin.inputs import ImageError
 from devcluster.docker_plugin.provider import IMAGE, NOTICE, EngineLog, ImageProvider
+from tests.processes import is_running
 
 URN = f"urn:pulumi:dev::gpu-platform::{IMAGE}::training"
 NAME = "127.0.0.1:5000/training:1"
@@ -351,7 +351,7 @@ async def test_canceled_build_is_terminated(plugin: Plugin) -> None:
     assert await refusal(creating) == f"{NAME}: the operation was canceled"
     (builder,) = (int(line) for line in beneath.read_text().split())
     # Killed processes end asynchronously, and only their parent could wait for them.
-    while psutil.pid_exists(builder) and psutil.Process(builder).status() != "zombie":
+    while is_running(builder):
         await asyncio.sleep(0.01)
 
 

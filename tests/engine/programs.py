@@ -16,7 +16,7 @@ from devcluster.paths import cache_root
 from devcluster.toolchain import Toolchain, ensure
 from tests.engine.conftest import Outcome
 from tests.platforms import unavailable
-from tests.sessions import kill_session
+from tests.processes import kill_session
 
 HERE = Path(__file__).parent
 TYPESCRIPT = HERE / "data" / "typescript"

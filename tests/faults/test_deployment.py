@@ -11,7 +11,7 @@ import pytest
 from tests.cluster.platform import COLD_SECONDS, await_
 from tests.faults.arena import Arena
 from tests.faults.gangs import Gang, slow_steps
-from tests.sessions import kill_session
+from tests.processes import kill_session
 
 SEED = 20261121
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from tests.training.programs import SERVER, free_port
+from tests import fork_server
+from tests.training.programs import free_port
 from training.gang.world import World
 
 MAX_SECONDS = 540
@@ -27,7 +28,10 @@ def run_gang(size: int, action: Callable[[World], Any], folder: Path) -> list[An
     """
     master = f"127.0.0.1:{free_port()}" if size > 1 else ""
     worlds = [World(rank, size, rank, master, size) for rank in range(size)]
-    gang = [SERVER.Process(target=_compute, args=(world, action, folder)) for world in worlds]
+    gang = [
+        fork_server.SERVER.Process(target=_compute, args=(world, action, folder))
+        for world in worlds
+    ]
     for process in gang:
         process.start()
     deadline = time.monotonic() + MAX_SECONDS

@@ -18,7 +18,6 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from multiprocessing.forkserver import _forkserver
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any
@@ -26,14 +25,10 @@ from typing import Any
 import pytest
 
 import inference.engine.process  # noqa: F401 - sets its own preload list when it is imported
+from tests import fork_server
 from workload.manifest import read_manifest
 
-# A process has only one fork server, which the inference engine's tests also use. A later preload
-# list replaces an earlier one, so this list contains the modules of both.
-# `inference.engine.preloaded` must be last: importing it freezes the objects that forks share.
-PRELOADED = ["tests.training.preloaded", "inference.engine.preloaded"]
-SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload(PRELOADED)
+fork_server.preload()
 
 SLOWLY = "--step-delay=0.1"
 SAVING = "--checkpoint-steps=2"
@@ -50,9 +45,7 @@ def _run_program(
         sys.path[:0] = environment["PYTHONPATH"].split(os.pathsep)
     # A daemonic process may not have children.
     multiprocessing.current_process().daemon = False
-    # Fork the program's workers from the same server, as documented for `ensure_running`.
-    # By default, CPython 3.11 starts another fork server, which would import PyTorch again.
-    _forkserver.ensure_running = lambda: None
+    fork_server.share()
     sys.argv = [program, *arguments]
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     runpy.run_module(program, run_name="__main__", alter_sys=True)
@@ -92,7 +85,7 @@ def start(
     program: str, arguments: list[str], environment: Mapping[str, str], output: Path
 ) -> Program:
     """Start a program like `python -m`, forked from the fork server."""
-    process = SERVER.Process(
+    process = fork_server.SERVER.Process(
         target=_run_program, args=(program, arguments, dict(environment), str(output)), daemon=True
     )
     process.start()

@@ -10,7 +10,6 @@ import tarfile
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 
 from devcluster import DevclusterError
@@ -21,6 +20,7 @@ from devcluster.paths import CHECKOUT, Layout
 from devcluster.spec import Kind, cluster_spec
 from devcluster.toolchain import pins
 from tests.devcluster.conftest import Install
+from tests.processes import is_running
 
 PAUSE = ToolImage("pause:3.10", "pause", "/pause")
 
@@ -55,13 +55,6 @@ def test_catalog_contains_the_pause_image_of_containerd() -> None:
 
 def test_dev_stack_builds_on_the_base_image_in_the_catalog() -> None:
     assert f"127.0.0.1:5000/{PYTORCH.reference}" in (CHECKOUT / "Pulumi.dev.yaml").read_text()
-
-
-def is_running(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:
-        return False
 
 
 def test_builds_of_base_images_stop_with_the_command(tmp_path: Path, install: Install) -> None:

@@ -151,8 +151,8 @@ def status(checkout: Path, tests: Iterable[str], output: Path) -> int:
                 del sys.modules[name]
         # Gangs are forks of this process, which has imported the copy. A fork server would import
         # it again.
-        programs: Any = importlib.import_module("tests.training.programs")
-        programs.SERVER = get_context("fork")
+        fork_server: Any = importlib.import_module("tests.fork_server")
+        fork_server.SERVER = get_context("fork")
         options = ["-x", "-q", "-s", "-p", "no:cacheprovider", "-p", "no:xdist", "-m", "unit"]
         code = int(pytest.main([*options, "--rootdir", str(checkout), *tests]))
     finally:

@@ -17,6 +17,7 @@ from inference.metrics import Metrics
 from inference.service import Service
 from tests.inference.engine.exports import Serve, infer, outcome, sample, until, worker_pids
 from tests.inference.engine.probes import CUDA, DIE, FINE, HOLD, PASSWORD, RELEASE, SLEEP
+from tests.processes import is_running
 
 LONG = 600
 """Seconds that a worker computes unless it is interrupted."""
@@ -204,13 +205,11 @@ async def test_workers_exit_when_the_server_is_killed(probe: Path, tmp_path: Pat
     ) as server:
         assert server.stdout is not None
         assert server.stdout.readline().startswith(b'{"event": "loaded"')
-        children = psutil.Process(server.pid).children(recursive=True)
-        assert int(server.stdout.readline()) in [child.pid for child in children]
+        pids = [child.pid for child in psutil.Process(server.pid).children(recursive=True)]
+        assert int(server.stdout.readline()) in pids
         server.kill()
     # Workers that nothing has reaped yet are zombies.
-    await until(
-        lambda: not any(each.is_running() and each.status() != "zombie" for each in children)
-    )
+    await until(lambda: not any(map(is_running, pids)))
 
 
 def test_the_server_process_does_not_import_torch() -> None:

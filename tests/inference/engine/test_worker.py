@@ -11,7 +11,6 @@ from pathlib import Path, PurePosixPath
 from unittest.mock import MagicMock, call
 
 import numpy as np
-import psutil
 import pytest
 import torch
 from numpy.typing import NDArray
@@ -22,6 +21,7 @@ from inference.engine.handlers import Handler, Source
 from inference.engine.interface import InputError, Tensors, TensorSpec
 from inference.engine.process import INITIAL_BYTES, Arena, Slot, WorkerSpec
 from inference.engine.worker import Pinning, _compute_batch, load
+from tests.processes import is_running
 from tests.training.programs import until
 from training.data import held_out_digits
 from workload.files import sha256_of
@@ -337,4 +337,4 @@ def test_hanging_worker_does_not_outlive_its_fork_server(tmp_path: Path) -> None
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     result = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     pid = int(result.stdout)
-    until(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == "zombie")
+    until(lambda: not is_running(pid))

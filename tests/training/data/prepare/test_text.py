@@ -7,8 +7,6 @@ from pathlib import Path
 from unittest.mock import Mock
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -321,6 +319,9 @@ def test_unavailable_tokenizer_is_not_invalid(
 
 
 def write(path: Path, **columns: object) -> Path:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
     path.parent.mkdir(exist_ok=True)
     pq.write_table(pa.table(columns), path, row_group_size=100)
     return path
@@ -347,6 +348,8 @@ def test_every_row_of_the_column_is_a_text(tmp_path: Path) -> None:
 
 
 def test_rows_without_text_are_unreadable(tmp_path: Path) -> None:
+    import pyarrow as pa
+
     invalid_utf8 = pa.Array.from_buffers(
         pa.string(), 1, [None, pa.py_buffer(b"\0\0\0\0\1\0\0\0"), pa.py_buffer(b"\xff")]
     )

@@ -1,4 +1,4 @@
-"""Processes of a session, which includes plugins in process groups of their own."""
+"""Whether processes run, and the end of all processes of a session."""
 
 import contextlib
 import os
@@ -7,6 +7,14 @@ import time
 from collections.abc import Iterator
 
 import psutil
+
+
+def is_running(pid: int) -> bool:
+    """Return whether a process exists and is not a zombie."""
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
 
 
 def kill_session(leader: "subprocess.Popen[str] | subprocess.Popen[bytes]") -> None:
@@ -23,7 +31,5 @@ def _running(session: int) -> Iterator[psutil.Process]:
     # psutil.process_iter would return cached processes, whose IDs may have been reused since.
     for pid in psutil.pids():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
-            if os.getsid(pid) == session:
-                process = psutil.Process(pid)
-                if process.status() != psutil.STATUS_ZOMBIE:
-                    yield process
+            if os.getsid(pid) == session and is_running(pid):
+                yield psutil.Process(pid)

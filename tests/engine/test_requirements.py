@@ -15,7 +15,9 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-SCRIPT = Path(__file__).parents[1] / "requirements" / "environment.sh"
+from devcluster.paths import CHECKOUT
+
+SCRIPT = CHECKOUT / "requirements" / "environment.sh"
 
 
 @pytest.fixture

@@ -23,7 +23,7 @@ TIMEOUT_SECONDS = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 360
 TAKE_DOWN_FILE = HERE / "cluster" / "real" / "test_9_down.py"
 """File that takes down the cluster with real nodes, which tests of other tiers share."""
 
-SLOW_DIRECTORIES = (HERE / "training", HERE / "inference", HERE / "gpu_platform" / "models")
+SLOW_DIRECTORIES = (HERE / "training", HERE / "inference")
 """Directories whose files take longest."""
 
 # The tests in these directories and files share a cluster or trained models, or inspect the
@@ -31,7 +31,6 @@ SLOW_DIRECTORIES = (HERE / "training", HERE / "inference", HERE / "gpu_platform"
 # longest groups start first. Without a group, each file is distributed separately.
 SERIAL_PATHS = {
     "devcluster": "devcluster",
-    "gpu_platform/models": "published models",
     "training/export": "exports",
     "cluster/simulated": "simulated nodes",
     "cluster/separate": "separate clusters",
@@ -40,6 +39,7 @@ SERIAL_PATHS = {
     "operators/separate": "real nodes",  # They start a cluster before the others share theirs.
     "operators": "real nodes",
     "engine/gitops": "gitops",
+    "engine/models": "published models",
     "cluster/separate/volcano": "gang scheduling cluster",
     # A second cluster, because a single process would still run these tests when others are idle.
     "cluster/separate/volcano/test_sweeps.py": "sweeps and places",

@@ -33,7 +33,7 @@ MESSAGE_SOURCES = ("devcluster", "gitops", "infra")
 GENERATED = ("configuration.md", "policies.md")
 
 FRAMEWORKS = "tests/engine/processes/test_frameworks.py"
-MODELS = "tests/gpu_platform/models/test_models.py"
+MODELS = "tests/engine/models/test_models.py"
 PRODUCTION = "tests/operators/test_11_data_to_production.py"
 RUN_BY = {
     "python -m gpu_platform models": MODELS,

@@ -19,7 +19,7 @@ from devcluster.images.oci import ImageConfig, Layout
 from devcluster.paths import CHECKOUT, cache_root
 from tests.cluster.load import inference_request
 from tests.cluster.platform import await_
-from tests.gpu_platform.models.conftest import Shelf, registry, shelf, trained  # noqa: F401 - fixtures
+from tests.engine.models.conftest import Shelf, registry, shelf, trained  # noqa: F401 - fixtures
 from tests.infra.serving.examples import objects, serving
 from tests.operators import standalone
 from tests.operators.standalone import REGISTRY, Node

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from gpu_platform.runs.command import main
-from tests.gpu_platform.models.conftest import Shelf, shelf, trained  # noqa: F401 - fixtures
+from tests.engine.models.conftest import Shelf, shelf, trained  # noqa: F401 - fixtures
 from tests.registry import registry  # noqa: F401 - a fixture
 from tests.training.programs import free_port, until
 from tools.environments import ROOT, environment

@@ -1,6 +1,6 @@
 """Attempts to serve a model that is not promoted, with a real API server; none may be admitted.
 
-tests/gpu_platform/models/test_attempts.py has the attempts to promote or fetch another model.
+tests/engine/models/test_attempts.py has the attempts to promote or fetch another model.
 """
 
 import copy

@@ -17,8 +17,8 @@ from gpu_platform.models import artifact
 from inference.cache import Cache
 from inference.fetch import FetchError, fetch
 from inference.registry import PLAIN_HTTP
-from tests.gpu_platform.models.conftest import Shelf, keys
-from tests.gpu_platform.models.manipulations import (
+from tests.engine.models.conftest import Shelf, keys
+from tests.engine.models.manipulations import (
     PROMOTIONS,
     WEIGHTS,
     Attempt,

@@ -31,7 +31,7 @@ from gpu_platform.runs.command import main
 from inference.cache import Cache
 from inference.fetch import FetchError, fetch
 from kube.promoted_models import ENTRY
-from tests.gpu_platform.models.conftest import Shelf
+from tests.engine.models.conftest import Shelf
 from tests.readme import blocks
 from tests.registry import PASSWORD, USER, serving
 from workload.manifest import read_manifest, write_manifest

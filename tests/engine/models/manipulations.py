@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_platform.models import artifact, signing
 from gpu_platform.models.lineage import build_lineage
-from tests.gpu_platform.models.conftest import Shelf, keys
+from tests.engine.models.conftest import Shelf, keys
 from workload.manifest import read_manifest
 
 Attempt = Callable[[Shelf, str], str]

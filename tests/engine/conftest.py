@@ -15,6 +15,10 @@ import yaml
 from devcluster.environment import PASSPHRASE
 from devcluster.paths import CHECKOUT, cache_root
 from devcluster.toolchain import Toolchain, ensure, missing
+from tests.inference.conftest import server, trained
+from tests.infra.conftest import provision
+
+__all__ = ["provision", "server", "trained"]
 
 Manifest = dict[str, Any]
 Edit = Callable[[dict[str, Any]], None]

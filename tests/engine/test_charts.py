@@ -18,7 +18,7 @@ from pulumi.runtime.proto import provider_pb2, provider_pb2_grpc
 
 from devcluster.toolchain import Toolchain
 from devcluster.toolchain.manifests import write_repository
-from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
+from tests.infra.conftest import Provision
 from tests.infra.examples import good
 from tests.operators.definitions import VOLCANO, module_folder
 from tests.registry import MANIFEST, Registry, registry
@@ -95,7 +95,7 @@ def provider(
 
 
 def test_chart_is_downloaded_from_an_oci_registry(
-    provision: Provision,  # noqa: F811
+    provision: Provision,
     provider: Provider,
     registry: Registry,
     tmp_path: Path,

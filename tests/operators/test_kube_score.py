@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
+from tests.engine.test_schemas import STACKS
 from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
-from tests.infra.test_schemas import STACKS
 from tests.platforms import program
 
 PACKAGE = "github.com/zegl/kube-score/cmd/kube-score@v1.20.0"

@@ -11,8 +11,8 @@ from infra.pods import GpuNodes, Pod, Rdma, pod_template
 from infra.settings.tenancy import TenancySettings
 from infra.tenancy import namespace
 from tests.cluster.platform import Platform
+from tests.engine.test_schemas import STACKS
 from tests.infra.conftest import Provision, provision  # noqa: F401  a fixture
-from tests.infra.test_schemas import STACKS
 
 OPERATOR_GROUPS = {"gateway.networking.k8s.io", "keda.sh", "monitoring.coreos.com"}
 """API groups that this cluster lacks; tests/operators sends their objects to an API server."""

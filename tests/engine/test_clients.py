@@ -1,6 +1,8 @@
-"""Third-party clients: tritonclient and KServe's client."""
+"""Third-party clients of the model server: tritonclient, KServe's client and schemathesis."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,7 @@ from tools.environments import environment, run
 from workload.export import load_network
 from workload.manifest import read_manifest
 
-ROOT = Path(__file__).parents[2]
+CLIENT_FOLDER = Path(__file__).parent / "clients"
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +31,7 @@ def answers(python: Path, server: Server, tmp_path_factory: pytest.TempPathFacto
     received: dict[str, Any] = {}
     # The clients run in separate processes, because they define protobuf messages with equal names.
     for program in ("triton_client.py", "kserve_client.py"):
-        asking = ROOT / "tests/inference/clients" / program
+        asking = CLIENT_FOLDER / program
         ports = [str(server.port), str(server.admin.base_url.port)]
         output = run([str(python), str(asking), *ports, str(images)])
         received |= json.loads(output.splitlines()[-1])
@@ -82,3 +84,45 @@ def test_every_unsupported_call_is_refused_with_a_reason(answers: Any) -> None:
              "outputs[0]", "this path supports", "the body of a load request")
         ), (name, message)  # fmt: skip
     assert answers["kserve rest"]["explanation"] != ""
+
+
+CHECKS = (
+    "not_a_server_error",
+    "status_code_conformance",
+    "content_type_conformance",
+    "response_schema_conformance",
+    "response_headers_conformance",
+    "unsupported_method",
+)
+
+
+CONFIG = """
+[checks.not_a_server_error]
+expected-statuses = ["2xx", "3xx", "4xx", "504"]
+"""
+"""The server answers 504 if a generated deadline has passed."""
+
+
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("port", ["clients", "administration"])
+def test_the_server_conforms_to_its_openapi_description(
+    server: Server, tmp_path: Path, port: str
+) -> None:
+    client = server.client if port == "clients" else server.admin
+    program = Path(sys.prefix) / "bin/schemathesis"
+    (tmp_path / "schemathesis.toml").write_text(CONFIG)
+    result = subprocess.run(
+        [
+            *(str(program), "run", f"{client.base_url}/openapi.json"),
+            *("--checks", ",".join(CHECKS), "--phases", "examples,coverage,fuzzing"),
+            *("--max-examples", "15", "--seed", "1", "--no-shrink", "--no-color"),
+            *("--generation-database", "none", "--request-timeout", "30", "--warnings", "off"),
+            *("--suppress-health-check", "all"),
+        ],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=380,
+        check=False,
+    )
+    assert result.returncode == 0, result.stdout[-5000:] + result.stderr[-1000:]

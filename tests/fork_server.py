@@ -1,6 +1,6 @@
-"""Test processes of pytest-xdist, forked from a server that has imported PyTorch and this project.
+"""Test processes of pytest-xdist, forked from a server that has imported PyTorch.
 
-pytest-xdist would start each process with `python -c`, and each would import all modules again.
+pytest-xdist would start each process with `python -c`, and each would import PyTorch again.
 Tests that need processes with PyTorch fork them from the same server.
 """
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import setuptools
 from packaging.requirements import Requirement
 
 from devcluster.paths import CHECKOUT
@@ -18,8 +19,6 @@ MOVED = ("infra", "policies", "training", "inference", "workload", "kube")
 @pytest.fixture
 def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Build the contents of the wheel with setup.py."""
-    import setuptools
-
     found: dict[str, Any] = {}
     monkeypatch.chdir(CHECKOUT)
     monkeypatch.setattr(setuptools, "setup", found.update)

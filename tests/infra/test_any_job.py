@@ -230,7 +230,7 @@ def paths(value: Any, path: tuple[str, ...] = ()) -> list[tuple[str, ...]]:
     return found
 
 
-@settings(max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300, suppress_health_check=[HealthCheck.too_slow])
 @given(path=st.sampled_from(paths(good())), value=JSON)
 def test_any_value_at_any_path_is_accepted_or_reported_as_a_problem(
     path: tuple[str, ...], value: Any

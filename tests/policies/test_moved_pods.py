@@ -266,7 +266,7 @@ def _assert_rejected(
     assert rejecting_rules(bad, config, rule) == {rule}
 
 
-FEW_EXAMPLES = settings(max_examples=100, suppress_health_check=[HealthCheck.filter_too_much])
+FEW_EXAMPLES = settings(max_examples=250, suppress_health_check=[HealthCheck.filter_too_much])
 POD_LOCATIONS = st.deferred(lambda: st.sampled_from(pod_locations()))
 
 

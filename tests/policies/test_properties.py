@@ -73,7 +73,7 @@ def manifests(draw: st.DrawFn) -> dict[str, Any]:
     return {"apiVersion": version, "kind": kind, "metadata": draw(VALUES), "spec": spec}
 
 
-@settings(max_examples=75, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(manifests(), max_size=3))
 def test_rules_never_crash(stack: list[dict[str, Any]]) -> None:
     views = [View(Resource(f"kubernetes:{m['apiVersion']}:{m['kind']}", m)) for m in stack]

@@ -51,24 +51,24 @@ def text_settings(folder: Path, repetitions: int = 600) -> dict[str, Any]:
 def test_digits_are_learned_and_the_export_states_the_accuracy(
     train: Train, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert train(**DEV | {"epochs": 6}) == exit_codes.DONE
+    assert train(**DEV) == exit_codes.DONE
     manifest = read_manifest(tmp_path / "run/export")
-    assert manifest.metrics["accuracy"] >= 0.9
+    assert manifest.metrics["accuracy"] >= 0.97
     assert manifest.input_shape == (1, 8, 8)
     assert manifest.metrics["seconds"] > 0
-    assert manifest.settings["epochs"] == 6
+    assert manifest.settings["epochs"] == 15
     assert checked_file(tmp_path / "run/export", manifest.weights).is_file()
     first, *between, last = all_events(capsys)
     assert first["event"] == "start"
     epochs = [event for event in between if event["event"] == "epoch"]
-    assert [event["epoch"] for event in epochs] == list(range(1, 7))
+    assert [event["epoch"] for event in epochs] == list(range(1, 16))
     assert epochs[-1]["accuracy"] == round(manifest.metrics["accuracy"], 6)
     assert (last["event"], last["sha256"]) == ("finished", manifest.weights.sha256)
     # The best checkpoint is kept in addition to the newest three if it is older.
     kept_steps = {int(path.name[-8:]) for path in (tmp_path / "run/checkpoints").iterdir()}
     assert len(kept_steps) in (3, 4)
     saved = [event["step"] for event in between if event["event"] == "checkpoint"]
-    assert len(saved) == 6
+    assert len(saved) == 15
     assert kept_steps <= set(saved)
 
 
@@ -89,10 +89,13 @@ def test_models_learn_images_of_their_input_shape(
     assert read_manifest(tmp_path / "run/export").metrics["accuracy"] > accuracy
 
 
-def test_a_gpt_learns_to_predict_the_next_token(train: Train, tmp_path: Path) -> None:
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_a_gpt_learns_to_predict_the_next_token(
+    parallel: str, train: Train, tmp_path: Path
+) -> None:
     settings = text_settings(tmp_path, 300) | {"batch_size": 8, "learning_rate": 0.05}
     settings["model_options"] = {"context": 32, "layers": 2, "heads": 2, "width": 32}
-    train(parallel="fsdp", activation_checkpointing=True, **settings)
+    train(parallel=parallel, activation_checkpointing=True, **settings)
     manifest = read_manifest(tmp_path / "run/export")
     assert manifest.metrics["accuracy"] > 0.6
     assert manifest.outputs == 256

@@ -143,10 +143,8 @@ def spec_of(probe: Path) -> WorkerSpec:
 
 
 def open_files() -> int:
-    # Unreferenced objects of earlier tests may still hold files. Freezing the others makes the
-    # next collection fast.
+    # Unreferenced objects of earlier tests may still hold files.
     gc.collect()
-    gc.freeze()
     return len(list(Path("/proc/self/fd").iterdir()))
 
 

@@ -319,6 +319,7 @@ def test_unavailable_tokenizer_is_not_invalid(
 
 
 def write(path: Path, **columns: object) -> Path:
+    # Importing pyarrow for all tests would take half a second in each test process.
     import pyarrow as pa
     import pyarrow.parquet as pq
 

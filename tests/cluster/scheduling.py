@@ -22,6 +22,7 @@ from infra.settings import StackSettings, validate
 from infra.settings.volcano import SchedulerSettings
 from infra.training_run import TrainingJobArgs, manifests
 from infra.volcano import scheduler_configuration
+from tests.cluster.api_server import ApiServer
 from tests.cluster.platform import Platform, await_
 from tests.infra.examples import TRAINING_IMAGE
 from workload.files import write_atomically
@@ -106,13 +107,14 @@ class Scheduling:
         # kwok completes pods of Jobs immediately. `_keep_annotated_pods_running` adds an exception
         # to the configuration, which kwok reads when it starts.
         self.devcluster("up", "--simulated-nodes=0")
-        self.devcluster("down")
         self._keep_annotated_pods_running()
+        # The cluster restarts kwok.
+        platform.process("kwok").kill()
         self.devcluster("up", f"--simulated-nodes={nodes}")
 
     def close(self) -> None:
         """Close the connections to the API server."""
-        self._api.close()
+        self._connection.close()
 
     def devcluster(self, command: str, *options: str) -> str:
         """Return the output of `python -m devcluster`."""
@@ -177,20 +179,15 @@ class Scheduling:
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of a kind in the namespace."""
-        name, _, group = kind.partition(".")
-        path = f"/apis/{self._versions[group]}" if group else "/api/v1"
-        answer = self._api.get(f"{path}/namespaces/{NAMESPACE}/{name}")
-        return list(answer.raise_for_status().json()["items"])
+        return self._api.objects(kind, NAMESPACE)
 
-    # Polling with kubectl would take most of the CPU time of these tests.
     @cached_property
-    def _api(self) -> httpx.Client:
+    def _connection(self) -> httpx.Client:
         return connect(self._kubeconfig)
 
     @cached_property
-    def _versions(self) -> dict[str, str]:
-        groups = self._api.get("/apis").raise_for_status().json()["groups"]
-        return {group["name"]: group["preferredVersion"]["groupVersion"] for group in groups}
+    def _api(self) -> ApiServer:
+        return ApiServer(self._connection)
 
     @cached_property
     def _kubeconfig(self) -> Path:

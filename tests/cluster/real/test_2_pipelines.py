@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from kube.names import RUN_LABEL
+from tests.cluster.api_server import ApiServer, api_server
 from tests.cluster.platform import UPDATE, Platform, await_
 
 PREPARE = """
@@ -206,10 +207,12 @@ def _await_run(platform: Platform, checkpoints: Path) -> Run:
     name = platform.run_name("pipeline")
 
     def succeeded() -> bool:
-        flow = platform.kubectl("get", "jobflow", "-n", platform.namespace, name)
+        flows = api.objects("jobflows.flow.volcano.sh", platform.namespace)
+        (flow,) = (each for each in flows if each["metadata"]["name"] == name)
         return bool(flow.get("status", {}).get("state", {}).get("phase") == "Succeed")
 
-    await_(succeeded, f"the end of {name}")
+    with api_server(platform) as api:
+        await_(succeeded, f"the end of {name}")
     return Run(platform, name, checkpoints / name)
 
 
@@ -288,10 +291,10 @@ class Schedule:
     """A schedule, and the runs that it has started so far."""
 
     platform: Platform
+    api: ApiServer
 
-    def get(self, kind: str, *options: str) -> list[dict[str, Any]]:
-        found = self.platform.kubectl("get", kind, "-n", self.platform.namespace, *options)
-        return list(found["items"])
+    def get(self, kind: str) -> list[dict[str, Any]]:
+        return self.api.objects(kind, self.platform.namespace)
 
     def jobs(self) -> list[dict[str, Any]]:
         """The Jobs of the CronJob, oldest first."""
@@ -318,7 +321,8 @@ def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
     assert second
     _replace_jobs(real, nightly=NIGHTLY)
     real.make("up")
-    yield Schedule(real)
+    with api_server(real) as api:
+        yield Schedule(real, api)
     # If a test fails, the schedule would otherwise start runs during the following tests.
     real.shell(f"kubectl delete cronjob -n {real.namespace} --all")
 
@@ -366,7 +370,9 @@ def test_scheduled_runs_beyond_the_limit_are_deleted_with_all_objects(schedule: 
         return ended == [] and "succeeded" not in schedule.states()
 
     def no_templates_are_left() -> bool:
-        owned = [each for each in schedule.get("jobtemplates") if _owners(each) != []]
+        owned = [
+            each for each in schedule.get("jobtemplates.flow.volcano.sh") if _owners(each) != []
+        ]
         runs = {name.rpartition("-")[2] for name in schedule.runs()}
         return {each["metadata"]["name"].partition("-")[0] for each in owned} <= runs
 
@@ -395,6 +401,10 @@ def test_program_of_a_schedule_has_only_the_required_rights(
 def test_schedule_is_suspended_without_replacing_the_cron_job(
     real: Platform, schedule: Schedule
 ) -> None:
+    def third_run_is_active() -> bool:
+        return any(job.get("status", {}).get("active") for job in schedule.jobs())
+
+    await_(third_run_is_active, "the Job of the third run")
     await_(lambda: schedule.states() == ["failed", "running"], "the third run")
     before = schedule.cron_job()["metadata"]["uid"]
     _replace_jobs(real, nightly={**NIGHTLY, "schedule": {**NIGHTLY["schedule"], "suspend": True}})
@@ -414,9 +424,11 @@ def test_removed_schedule_leaves_only_the_directories_of_its_runs(
     real.shell(UPDATE)
     assert schedule.get("cronjobs.batch") == []
 
+    kinds = ["jobs.batch", "jobs.batch.volcano.sh", "pods"]
+    kinds += ["jobflows.flow.volcano.sh", "jobtemplates.flow.volcano.sh"]
+
     def nothing_is_left() -> bool:
-        kinds = "jobs.batch,jobs.batch.volcano.sh,jobflows,jobtemplates,pods"
-        named = (each["metadata"] for each in schedule.get(kinds))
+        named = (each["metadata"] for kind in kinds for each in schedule.get(kind))
         prefixes = ("nightly-", *(run.rpartition("-")[2] for run in runs))
         return not any(
             each["name"].startswith(prefixes) or each.get("labels", {}).get(RUN_LABEL) in runs

@@ -26,6 +26,7 @@ import yaml
 from infra.inference_service import build_canary, routes
 from infra.serving.rollback import rollback_objects
 from infra.serving.traffic import stable_backends
+from tests.cluster.api_server import ApiServer, api_server
 from tests.cluster.environments import add_nodes
 from tests.cluster.load import Background
 from tests.cluster.platform import Platform, await_
@@ -61,6 +62,7 @@ class Cluster:
     """A namespace in an API server, whose objects are applied as the stack applies them."""
 
     platform: Platform
+    api: ApiServer
     folder: Path
 
     def apply(self, *manifests: dict[str, Any]) -> None:
@@ -70,7 +72,8 @@ class Cluster:
         self.platform.shell(f"kubectl apply --server-side --field-manager=pulumi --filename {file}")
 
     def route(self) -> dict[str, Any]:
-        found: dict[str, Any] = self.platform.kubectl("get", "httproute", "digits", "-n", NAMESPACE)
+        routes = self.api.objects("httproutes.gateway.networking.k8s.io", NAMESPACE)
+        (found,) = (each for each in routes if each["metadata"]["name"] == "digits")
         return found
 
     def weights(self) -> dict[str, int]:
@@ -78,10 +81,8 @@ class Cluster:
         return {each["name"]: each["weight"] for each in rule["backendRefs"]}
 
     def events(self) -> list[dict[str, Any]]:
-        found = self.platform.kubectl(
-            "get", "events", "-n", NAMESPACE, "--field-selector=reason=CanaryRolledBack"
-        )
-        return list(found["items"])
+        found = self.api.objects("events", NAMESPACE)
+        return [each for each in found if each["reason"] == "CanaryRolledBack"]
 
 
 @pytest.fixture(scope="module")
@@ -90,15 +91,16 @@ def cluster(control_plane: Platform, tmp_path_factory: pytest.TempPathFactory) -
     gateway_api = module_folder(GATEWAY_API, folder)
     crds = gateway_api / "config" / "crd" / "standard"
     control_plane.shell(f"kubectl apply --server-side --filename {crds}")
-    made = Cluster(control_plane, folder)
     account = {"name": "inference", "namespace": NAMESPACE}
     add_nodes(control_plane, range(NODE, NODE + 1), "NVIDIA-L4")
     try:
-        made.apply(
-            {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
-            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
-        )
-        yield made
+        with api_server(control_plane) as api:
+            made = Cluster(control_plane, api, folder)
+            made.apply(
+                {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
+                {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account},
+            )
+            yield made
     finally:
         control_plane.shell(f"kubectl delete namespace {NAMESPACE} --timeout=600s")
         control_plane.shell(f"kubectl delete node simulated-{NODE}")

@@ -46,6 +46,9 @@ SERIAL_PATHS = {
     "cluster/separate/volcano/test_places.py": "sweeps and places",
     "cluster/simulated/tenants": "tenants on simulated nodes",
     "engine/processes": "processes",
+    # These files are distributed separately as well, but take longer than the others.
+    "engine/policies/test_engine.py": "",
+    "engine/test_reuse.py": "",
     "engine": "",
 }
 

@@ -37,8 +37,13 @@ def original_specs(control_plane: Platform) -> dict[str, object]:
     return found
 
 
-# One at a time, because the engine stops at the first rejected object.
-@pytest.mark.parametrize("manifest", STACK, ids=lambda item: item["type token"])
+# One at a time, because the engine stops at the first rejected object. Previews of the engine tier
+# check all type tokens; this test checks that an update neither creates nor patches an object.
+@pytest.mark.parametrize(
+    "manifest",
+    [STACK[0], *(item for item in STACK if item["type token"].endswith("Patch"))],
+    ids=lambda item: item["type token"],
+)
 def test_violations_are_neither_created_nor_patched(
     control_plane: Platform, original_specs: dict[str, object], run: Run, manifest: judged.Manifest
 ) -> None:

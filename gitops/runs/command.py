@@ -119,7 +119,7 @@ def run(options: argparse.Namespace) -> int:
 def _read(
     options: argparse.Namespace, table: "Prices", now: datetime, product: str
 ) -> "list[RunStatus]":
-    from gitops.runs.snapshot import Cluster, ForbiddenError
+    from gitops.runs.snapshot import PERMISSION_REMEDY, Cluster, ForbiddenError
     from gitops.runs.status import read_runs
 
     try:
@@ -127,7 +127,7 @@ def _read(
         return read_runs(Cluster(kubectl(options), options.namespace), table, now, product=product)
     except ForbiddenError as error:
         if options.namespace is not None:
-            raise
+            raise GitopsError(f"{error}; {PERMISSION_REMEDY}") from None
         raise GitopsError(
             f"{error}. If you are allowed to list the pods of a namespace, add --namespace NAME"
         ) from None

@@ -41,6 +41,9 @@ TIMEOUT_SECONDS = 60.0
 LOG_TIMEOUT_SECONDS = 10.0
 """Timeout (s) for the log of a pod. The API server waits longer for the kubelet of a lost node."""
 
+PERMISSION_REMEDY: Final = "the platform's stack sets permissions in tenancy.groups (docs/teams.md)"
+"""Remedy for a user who lacks a permission in a namespace of the stack."""
+
 
 class ForbiddenError(GitopsError):
     """Error for pods that the user is not allowed to list."""

@@ -15,7 +15,7 @@ from tempfile import NamedTemporaryFile
 from typing import Any, Final, TypeVar
 
 from gitops.errors import GitopsError
-from gitops.runs.snapshot import error_of, is_scheduled
+from gitops.runs.snapshot import PERMISSION_REMEDY, error_of, is_scheduled
 from gitops.runs.states import is_controlled, state_of
 from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, Manifest
 from kube.kinds import RESOURCES, TRAINING_RUNTIME
@@ -383,7 +383,7 @@ def _error(done: subprocess.CompletedProcess[str]) -> str:
     error = error_of(done)
     if not _NO_PERMISSION.search(error):
         return error
-    return f"{error}; the platform's stack sets permissions in tenancy.groups (docs/teams.md)"
+    return f"{error}; {PERMISSION_REMEDY}"
 
 
 def _parsed(text: str, content: Callable[[Any], _Content]) -> _Content:

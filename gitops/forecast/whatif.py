@@ -114,7 +114,7 @@ def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[St
         check(gang, state, source)
         if gang.key in present:
             raise GitopsError(
-                f"{source}: {'/'.join(gang.key)} is already in the snapshot; omit its manifest"
+                f"{source}: {'/'.join(gang.key)} is already in the snapshot; omit this job"
             )
     assumptions = [not_simulated(title) for title in planned.omitted]
     return state.model_copy(update={"gangs": [*state.gangs, *planned.gangs]}), assumptions

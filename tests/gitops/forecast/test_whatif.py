@@ -117,7 +117,7 @@ def test_invalid_changes_are_rejected(changes: Changes, message: str) -> None:
         ),
         ("replicas: 2", "replicas: 0", "contains no gang that"),
         ("name: urgent, ", "", "line 1: metadata.name is missing"),
-        ("name: urgent", "name: small", "ml/small is already in the snapshot; omit its manifest"),
+        ("name: urgent", "name: small", "ml/small is already in the snapshot; omit this job"),
     ],
 )
 def test_jobs_that_cannot_be_simulated_are_rejected(

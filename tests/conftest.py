@@ -46,7 +46,7 @@ SERIAL_PATHS = {
     "cluster/separate/volcano/test_places.py": "sweeps and places",
     "cluster/simulated/tenants": "tenants on simulated nodes",
     "engine/processes": "processes",
-    # These files are distributed separately as well, but take longer than the others.
+    # Like the other files of this tier, each of these is a group of its own, but they take longest.
     "engine/policies/test_engine.py": "",
     "engine/test_reuse.py": "",
     "engine": "",

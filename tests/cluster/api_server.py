@@ -77,7 +77,7 @@ class ApiServer:
         """
         name, _, group = kind.partition(".")
         path = f"/apis/{self._versions[group]}" if group else "/api/v1"
-        answer = self._client.get(f"{path}/namespaces/{namespace}/{name}")
+        answer = self._client.get(f"{path}/namespaces/{namespace}/{name}", headers=self._headers)
         return list(answer.raise_for_status().json()["items"])
 
     @cached_property

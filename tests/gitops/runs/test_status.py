@@ -284,16 +284,16 @@ def test_kinds_that_the_user_may_not_list_are_skipped(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "remedy"),
+    ("command", "end"),
     [
         (["status"], "If you are allowed to list the pods of a namespace, add --namespace NAME\n"),
         (["status", "-n=ml"], "sets permissions in tenancy.groups (docs/teams.md)\n"),
         (["snapshot"], "forbidden: pods\n"),
     ],
 )
-def test_a_forbidden_request_is_reported_with_a_remedy(
+def test_remedy_for_a_forbidden_request_depends_on_the_command(
     command: list[str],
-    remedy: str,
+    end: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -304,7 +304,7 @@ def test_a_forbidden_request_is_reported_with_a_remedy(
     assert main(command) == 1
     error = capsys.readouterr().err
     assert "cannot list the pods" in error
-    assert error.endswith(remedy)
+    assert error.endswith(end)
 
 
 @pytest.mark.parametrize("failing", ["jobs.batch.volcano.sh", "api-resources"])

@@ -16,23 +16,6 @@ from tests.cluster.platform import Platform
 
 Manifest = dict[str, Any]
 _RULE = re.compile(r"with binding '[^']+': ([a-z-]+):")
-_PATHS = {
-    "ConfigMap": "/api/v1/namespaces/{}/configmaps",
-    "Pod": "/api/v1/namespaces/{}/pods",
-    "PodTemplate": "/api/v1/namespaces/{}/podtemplates",
-    "ReplicationController": "/api/v1/namespaces/{}/replicationcontrollers",
-    "Service": "/api/v1/namespaces/{}/services",
-    "PersistentVolume": "/api/v1/persistentvolumes",
-    "DaemonSet": "/apis/apps/v1/namespaces/{}/daemonsets",
-    "Command": "/apis/bus.volcano.sh/v1alpha1/namespaces/{}/commands",
-    "Deployment": "/apis/apps/v1/namespaces/{}/deployments",
-    "ReplicaSet": "/apis/apps/v1/namespaces/{}/replicasets",
-    "StatefulSet": "/apis/apps/v1/namespaces/{}/statefulsets",
-    "Job": "/apis/batch/v1/namespaces/{}/jobs",
-    "CronJob": "/apis/batch/v1/namespaces/{}/cronjobs",
-    "ResourceClaim": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaims",
-    "ResourceClaimTemplate": "/apis/resource.k8s.io/v1/namespaces/{}/resourceclaimtemplates",
-}
 
 
 @dataclass(frozen=True)
@@ -67,18 +50,52 @@ class ApiServer:
     def create(self, manifest: Manifest, namespace: str, *, dry_run: bool = True) -> Response:
         """Create an object, by default without storing it."""
         options = {"fieldValidation": "Ignore", **({"dryRun": "All"} if dry_run else {})}
-        path = _PATHS[manifest["kind"]].format(namespace)
-        return self._send("POST", path, params=options, json=manifest)
+        return self._send(
+            "POST", self._collection(manifest, namespace), params=options, json=manifest
+        )
 
-    def objects(self, kind: str, namespace: str) -> list[Manifest]:
+    def apply(self, manifest: Manifest) -> Response:
+        """Create or change an object, as `kubectl apply --server-side` does."""
+        metadata = manifest["metadata"]
+        return self._send(
+            "PATCH",
+            f"{self._collection(manifest, metadata.get('namespace', ''))}/{metadata['name']}",
+            params={"fieldManager": "kubectl", "fieldValidation": "Strict"},
+            headers={"Content-Type": "application/apply-patch+yaml"},
+            content=json.dumps(manifest),
+        )
+
+    def objects(self, kind: str, namespace: str = "") -> list[Manifest]:
         """Return all objects of a kind, such as `pods` or `jobs.batch`, in a namespace.
 
         Polling with kubectl would take most of the CPU time of some tests.
         """
-        name, _, group = kind.partition(".")
-        path = f"/apis/{self._versions[group]}" if group else "/api/v1"
-        answer = self._client.get(f"{path}/namespaces/{namespace}/{name}", headers=self._headers)
+        answer = self._client.get(self.path(kind, namespace), headers=self._headers)
         return list(answer.raise_for_status().json()["items"])
+
+    def path(self, kind: str, namespace: str = "") -> str:
+        """Return the path of a kind, such as `pods` or `jobs.batch`, in a namespace."""
+        name, _, group = kind.partition(".")
+        root = f"/apis/{self._versions[group]}" if group else "/api/v1"
+        return f"{root}/namespaces/{namespace}/{name}" if namespace else f"{root}/{name}"
+
+    def _collection(self, manifest: Manifest, namespace: str) -> str:
+        """Return the path of the objects with a manifest's kind."""
+        version = manifest["apiVersion"]
+        root = f"/apis/{version}" if "/" in version else f"/api/{version}"
+        if root not in self._resources:
+            found = self._client.get(root).raise_for_status().json()["resources"]
+            self._resources[root] = {
+                each["kind"]: each for each in found if "/" not in each["name"]
+            }
+        resource = self._resources[root][manifest["kind"]]
+        scope = f"/namespaces/{namespace}" if resource["namespaced"] else ""
+        return f"{root}{scope}/{resource['name']}"
+
+    @cached_property
+    def _resources(self) -> dict[str, dict[str, Manifest]]:
+        """Resources by kind, for each version of an API group that has been used."""
+        return {}
 
     @cached_property
     def _versions(self) -> dict[str, str]:
@@ -90,8 +107,9 @@ class ApiServer:
         return self._send("GET", path).body
 
     def delete(self, path: str) -> Response:
-        """Delete an object or all objects under a path."""
-        return self._send("DELETE", path, params={"gracePeriodSeconds": 0})
+        """Delete an object or all objects under a path, without a grace period."""
+        options = {"gracePeriodSeconds": 0, "propagationPolicy": "Background"}
+        return self._send("DELETE", path, params=options)
 
     def patch(self, path: str, patch: Manifest) -> Response:
         """Patch an object or a subresource of it."""

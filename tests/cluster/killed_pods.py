@@ -83,11 +83,15 @@ class KilledPods:
         text = self.kubectl("logs", "-n=ml-dev", pods[0]["metadata"]["name"])
         return [json.loads(line) for line in text.splitlines() if line.startswith('{"')]
 
+    def has_finished_an_epoch(self, job: str) -> bool:
+        """Return whether a run has finished an epoch since its last start."""
+        return _finishes_an_epoch(self.lines(self.pods()[job]))
+
     def _kill_pods_of_runs_with_a_checkpoint(self) -> None:
         pods = self.pods()
         for job in [job for job in self.jobs if job not in self.before]:
             lines = self.lines(pods[job])
-            if any(line["event"] == "epoch" for line in lines):
+            if _finishes_an_epoch(lines):
                 self.before[job] = lines
                 self.placed[job] = [
                     pod for pod in pods[job] if "launcher" not in pod["metadata"]["name"]
@@ -125,3 +129,7 @@ class KilledPods:
         text = self.output
         row = text[text.rindex(f"(2 x 1 GPU, {kind})") :]
         assert "accuracy" in row[: row.find("training run")] if "training run" in row else row
+
+
+def _finishes_an_epoch(lines: list[dict[str, Any]]) -> bool:
+    return any(line["event"] == "epoch" for line in lines)

@@ -278,14 +278,14 @@ def kill_all(process: "subprocess.Popen[str]") -> None:
         process.communicate()
 
 
-def await_(condition: Callable[[], bool], what: str) -> None:
-    """Wait for a condition. After `HANG_SECONDS`, fail with its description."""
+def await_(condition: Callable[[], bool], what: str, pause: float = 1.0) -> None:
+    """Wait for a condition, with pauses (s). After `HANG_SECONDS`, fail with its description."""
     deadline = time.monotonic() + HANG_SECONDS
     while (started := time.monotonic()) < deadline:
         if condition():
             return
         # On a busy machine, a poll can take seconds. Polls take at most half of the time.
-        time.sleep(max(1.0, time.monotonic() - started))
+        time.sleep(max(pause, time.monotonic() - started))
     pytest.fail(f"timed out after {HANG_SECONDS} s waiting for: {what}")
 
 

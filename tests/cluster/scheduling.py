@@ -1,12 +1,11 @@
 """Jobs and queues of a stack on simulated nodes under real Volcano, without Pulumi."""
 
-import json
 import subprocess
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from infra.settings import StackSettings, validate
 from infra.settings.volcano import SchedulerSettings
 from infra.training_run import TrainingJobArgs, manifests
 from infra.volcano import scheduler_configuration
-from tests.cluster.api_server import ApiServer
+from tests.cluster.api_server import ApiServer, Response
 from tests.cluster.platform import Platform, await_
 from tests.infra.examples import TRAINING_IMAGE
 from workload.files import write_atomically
@@ -137,8 +136,7 @@ class Scheduling:
         ordered = volcano.parents_first(queues)
         self.configure(settings.volcano.scheduler, hierarchical=settings.volcano.hierarchical)
         for key in ordered:
-            apply = ("apply", "--server-side", "--filename=-")
-            self._retry(*apply, text=json.dumps(volcano.queue(key, queues[key])))
+            self._retry(partial(self._api.apply, volcano.queue(key, queues[key])), key)
         try:
             yield
         finally:
@@ -148,20 +146,23 @@ class Scheduling:
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue whose children have been deleted."""
-        self._retry("delete", "queues.scheduling.volcano.sh", name, "--ignore-not-found")
+        path = f"{self._api.path('queues.scheduling.volcano.sh')}/{name}"
+        self._retry(partial(self._api.delete, path), name)
 
-    def _retry(self, *arguments: str, text: str | None = None) -> None:
-        """Run kubectl until it succeeds.
+    @staticmethod
+    def _retry(request: Callable[[], Response], queue: str) -> None:
+        """Send a request about a queue until it succeeds, or until the queue does not exist.
 
         Volcano's webhook reads parents and children of a queue from a cache, which is updated a
         moment after they are created or deleted.
         """
-        await_(lambda: self.attempt(*arguments, text=text).returncode == 0, f"kubectl {arguments}")
+        await_(lambda: (status := request().status) < 300 or status == 404, f"queue {queue}")
 
     def apply(self, *objects: Manifest) -> None:
         """Create or change objects, one request after another."""
-        document = {"apiVersion": "v1", "kind": "List", "items": list(objects)}
-        self.kubectl("apply", "--server-side", "--filename=-", text=json.dumps(document))
+        for manifest in objects:
+            response = self._api.apply(manifest)
+            assert response.status < 300, response.body
 
     def submit(self, settings: StackSettings, *keys: str) -> None:
         """Submit jobs of the stack at the same time."""
@@ -173,9 +174,13 @@ class Scheduling:
 
     def clear(self) -> None:
         """Delete all jobs and events."""
+        # Jobs are deleted before their pods, which they would create again.
         kinds = ["jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "jobs.batch", "pods"]
         kinds += ["podgroups.scheduling.volcano.sh", "events"]
-        self.kubectl("delete", ",".join(kinds), "-n", NAMESPACE, "--all", "--timeout=600s")
+        for kind in kinds:
+            answer = self._api.delete(self._api.path(kind, NAMESPACE))
+            assert answer.status == 200, answer.body
+        await_(lambda: not any(map(self.all, kinds)), "the deletion of all objects", pause=0.1)
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of a kind in the namespace."""
@@ -278,11 +283,9 @@ class Scheduling:
             "restartCount": 0,
             "state": {"terminated": {**terminated, "finishedAt": finished}},
         }
-        status = json.dumps({"status": {"phase": phase, "containerStatuses": [ended]}})
-        name = pod["metadata"]["name"]
-        self.kubectl(
-            "patch", "pod", "-n", NAMESPACE, name, "--subresource=status", f"--patch={status}"
-        )
+        path = f"{self._api.path('pods', NAMESPACE)}/{pod['metadata']['name']}/status"
+        answer = self._api.patch(path, {"status": {"phase": phase, "containerStatuses": [ended]}})
+        assert answer.status == 200, answer.body
 
     def _await_start(self, pod: dict[str, Any]) -> None:
         """Wait until Volcano knows that the pod's job runs; otherwise it may miss the pod's end.

@@ -162,7 +162,7 @@ def update(real: Platform) -> Iterator[Update]:
         load.during(lambda: None, at_least=10)
         with real.started("up") as process:
             killed.kill(process)
-            status = _status_of_a_running_gang(real, lambda: process.poll() is not None)
+            status = _status_of_a_running_gang(killed, lambda: process.poll() is not None)
             killed.finish(process)
         real.shell("kubectl rollout status -n ml-dev deployment/digits --timeout=600s")
         second = real.run_name()
@@ -174,12 +174,15 @@ def update(real: Platform) -> Iterator[Update]:
         yield Update(first, second, killed, status, load.seen())
 
 
-def _status_of_a_running_gang(real: Platform, ended: Callable[[], bool]) -> dict[str, Any]:
+def _status_of_a_running_gang(killed: KilledPods, ended: Callable[[], bool]) -> dict[str, Any]:
     """Return what `python -m gitops status` reports of the new run of `digits` in epoch 1."""
     found: dict[str, Any] = {}
 
     def training() -> bool:
-        runs = json.loads(real.shell("python -m gitops status --json"))["runs"]
+        # The command reads the logs of all runs, so it is not used to wait for the epoch.
+        if not ended() and not killed.has_finished_an_epoch("digits"):
+            return False
+        runs = json.loads(killed.platform.shell("python -m gitops status --json"))["runs"]
         found.update({run["name"]: run for run in runs if run["name"].startswith("digits-")})
         return ended() or any((run.get("progress") or {}).get("epoch") for run in _live(found))
 

@@ -42,7 +42,7 @@ GATEWAY_API = GoModule(
 )
 NAMESPACE = "ml"
 PROBES = "tests.inference.engine.probes"
-CLIENTS, PAUSE, WEIGHT = 8, 0.05, 20
+CLIENTS, PAUSE, WEIGHT = 8, 0.2, 20
 NODE = 700
 ROLLED_BACK = "gpu-platform.dev/rolled-back"
 _log = logging.getLogger(__name__)

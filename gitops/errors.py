@@ -36,9 +36,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def object_name(text: str) -> str:
-    """Return the name of a namespace or of a run, as the `type` of an argument.
+    """Check the name of a namespace or run. Use this function as the `type` of an argument.
 
-    kubectl would use the namespace of the kubeconfig instead of an empty name.
+    An empty name is rejected, because kubectl would use the namespace of the kubeconfig instead.
     """
     if _NAME.fullmatch(text):
         return text

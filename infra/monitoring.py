@@ -138,7 +138,7 @@ def _prometheus_rule(args: MonitoringArgs) -> Manifest:
 
 
 def _groups(args: MonitoringArgs) -> list[Manifest]:
-    """Return the rule groups, with the server groups first, because alerts read their series."""
+    """Return the rule groups. Server groups come first, because alerts read their series."""
     servers = server_groups(args.servers, _serving_seconds(args))
     return [*servers, *rule_groups(args.monitoring)]
 

@@ -137,7 +137,7 @@ class Operation:
         return self.follower.changes
 
     def deletes_new_objects(self) -> bool:
-        """Return whether the plan creates objects that the engine deletes at its end."""
+        """Return whether the engine deletes new objects of the plan at the end of the update."""
         plan = events.plan(events.read(self.follower.path))
         return any(change.is_deleted_last for change in changes(plan.steps))
 

@@ -160,10 +160,10 @@ def _link_tools(
 
 
 def _disable_logs(pulumi_home: Path) -> None:
-    """Keep Pulumi from logging every command, which has no setting.
+    """Keep Pulumi from logging every command. Pulumi has no setting for this.
 
-    The logs take up to 500 MB and a tenth of the CPU time of a preview. Pulumi does not log if it
-    cannot create the directory, because a file has its name.
+    The logs take up to 500 MB and a tenth of the CPU time of a preview. A file with the name of the
+    log directory prevents Pulumi from creating the directory, and Pulumi then does not log.
     """
     logs = pulumi_home / "logs"
     if logs.is_dir():

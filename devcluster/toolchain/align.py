@@ -63,7 +63,7 @@ def _option(path: str, version: str) -> str:
 
 
 def align() -> None:
-    """Raise every shared dependency to its highest version until no two modules disagree."""
+    """Upgrade each shared dependency to its highest version until no two modules disagree."""
     while different := disagreements():
         for directory in shared_module_directories():
             raised = [
@@ -76,7 +76,7 @@ def align() -> None:
             for command in (["mod", "edit", *raised], ["mod", "tidy", "-e"]):
                 environment = go.environment() | {"GOFLAGS": "-mod=mod"}
                 subprocess.run(["go", *command], cwd=directory, env=environment, check=True)
-        print(f"{len(different)} dependencies raised", file=sys.stderr)
+        print(f"upgraded {len(different)} dependencies", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ class Go:
         """
         if os.environ.get("KEEP_GO_CACHE") == "1" or not self.caches.exists():
             return
-        # Each removal has a directory of its own, because an earlier one may still be running.
+        # Each removal uses a separate directory, because an earlier removal may still be running.
         self.caches.rename(tempfile.mkdtemp(prefix=self._removed, dir=self.caches.parent))
         self.resume_removal()
 
@@ -107,7 +107,7 @@ class Go:
 
     @property
     def _removed(self) -> str:
-        """Beginning of the names of directories that are being deleted."""
+        """Prefix of the names of directories that are being deleted."""
         return f"{self.caches.name}.removed"
 
     def remove_archives(self) -> None:

@@ -118,7 +118,7 @@ class Request:
     key: str = ""
     """Name of the caller's API key."""
     reads_strings: bool = False
-    """True if the body contains strings, which are read one by one, also in binary form."""
+    """True if the body contains strings, which are read one by one, even in binary form."""
     peer: str = ""
     """Client, for fair sharing: the name of its API key, or its address."""
     response: Response | None = None

@@ -41,7 +41,7 @@ env: $(VENV)/devcluster.stamp
 logs: $(VENV)/devcluster.stamp
 	@python -m devcluster logs --nodes $(NODES)
 
-## test [TIER=unit|engine|cluster|slow|operators] [PYTEST_ARGS=...]: run one tier, or the first three
+## test [TIER=unit|engine|cluster|slow|operators] [PYTEST_ARGS=...]: run one tier; default: unit, engine and cluster
 .PHONY: test
 test: $(VENV)/dev.stamp
 	@tests/run.sh "$(TIER)" $(PYTEST_ARGS)
@@ -125,7 +125,7 @@ bench-inference: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
 	@python -m tools.bench.inference $(BENCH_ARGS)
 
-## bench-training: compare training with a plain loop, Fabric, Accelerate; writes .bench/training.json
+## bench-training: compare training with a plain loop, Fabric and Accelerate; writes .bench/training.json
 .PHONY: bench-training
 bench-training: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
@@ -162,7 +162,7 @@ bench-simulation: $(VENV)/dev.stamp
 bench-sweeps: $(VENV)/dev.stamp
 	@python -m tools.bench.sweeps
 
-## bench-mutants [BENCH_ARGS="--target training"]: measure how many mutants tests kill; writes .bench/
+## bench-mutants [BENCH_ARGS="--target training"]: measure the share of mutants that tests kill; writes .bench/
 .PHONY: bench-mutants
 bench-mutants: $(VENV)/dev.stamp
 	@python -m tools.bench.mutants $(BENCH_ARGS)

@@ -1,4 +1,4 @@
-"""`python -m gitops`: preview changes, create environments, simulate queues, and show runs."""
+"""Preview changes, create environments, simulate queues, and show runs."""
 
 import argparse
 import gc

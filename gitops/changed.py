@@ -46,7 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the command's arguments to the parser."""
     parser.add_argument("--base", default="", metavar="REVISION", help="revision to compare with")
     parser.add_argument(
-        "--skip", action="append", default=[], metavar="STACK", help="omit this stack"
+        "--skip",
+        action="append",
+        default=[],
+        metavar="STACK",
+        help="omit this stack; may be repeated",
     )
     parser.add_argument(
         "--gitlab",

@@ -251,7 +251,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="KIND",
-        help="also download this artifact of the export: pt2, pruned or int8",
+        help="also download this artifact of the export: pt2, pruned or int8; may be repeated",
     )
     parser.add_argument("--cache", type=Path, help="directory of a cache that several pods share")
     parser.add_argument(

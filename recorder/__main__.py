@@ -82,7 +82,7 @@ def _parser() -> argparse.ArgumentParser:
     show_parser = commands.add_parser(
         "show", help="print the archived record of a run's last failure"
     )
-    show_parser.add_argument("run", metavar="RUN")
+    show_parser.add_argument("run", metavar="RUN", help="name of the run")
     rollback_parser = commands.add_parser(
         "rollback", help="roll back a canary that exceeds its limits"
     )

@@ -355,7 +355,7 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         action="append",
         default=[],
-        help="Xid error that makes a node unhealthy; repeat the option for several errors",
+        help="Xid error that makes a node unhealthy; may be repeated",
     )
     options.add_argument("--interval", type=float, default=15, help="time (s) between checks")
     return options

@@ -68,7 +68,9 @@ def _parser() -> argparse.ArgumentParser:
         required=True,
         help="directory in which each claim is mounted under its key",
     )
-    parser.add_argument("--interval", type=float, default=10, help="seconds between two steps")
+    parser.add_argument(
+        "--interval", type=float, default=10, help="time (s) between two checks of the trials"
+    )
     return parser
 
 

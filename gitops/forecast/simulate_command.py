@@ -36,14 +36,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="FILE",
-        help="manifests of jobs to add",
+        help="manifests of jobs to add; may be repeated",
     )
     parser.add_argument(
-        "--remove", action="append", default=[], metavar="RUN", help="gang to remove"
+        "--remove",
+        action="append",
+        default=[],
+        metavar="RUN",
+        help="gang to remove; may be repeated",
     )
     parser.add_argument("--nodes", default="", metavar="+N", help="number of nodes to add")
     parser.add_argument(
-        "--queue", action="append", default=[], metavar="NAME.weight=N", help="new queue weight"
+        "--queue",
+        action="append",
+        default=[],
+        metavar="NAME.weight=N",
+        help="new queue weight; may be repeated",
     )
     parser.add_argument(
         "--horizon",

@@ -219,7 +219,9 @@ def _add_models(
     text = "verify a version, tag it with a stage and add its digest to the promoted models"
     promote = action("promote", text, cluster, mlflow)
     promote.add_argument("reference", metavar="MODEL", help="registry/repository:tag or @sha256:…")
-    promote.add_argument("stage", choices=("staging", "production"))
+    promote.add_argument(
+        "stage", choices=("staging", "production"), help="new stage of the version"
+    )
     promote.add_argument(
         "--key",
         type=Path,

@@ -75,7 +75,10 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument(
-        "--part", action="append", choices=PARTS, help="part to run, repeatable; default: all parts"
+        "--part",
+        action="append",
+        choices=PARTS,
+        help="part to run; may be repeated; default: all parts",
     )
     parser.add_argument("--turns", type=int, default=5, help="rounds per comparison; default: 5")
     options = parser.parse_args()

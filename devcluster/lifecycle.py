@@ -183,8 +183,8 @@ def _free_port(layout: Layout) -> int:
     first = int(port_file.read_text())
     if port := _port_in_use(first):
         raise DevclusterError(
-            f"port {port} of the cluster's control plane is used by another program: stop it, or "
-            "create a new cluster after `make down PURGE=1`"
+            f"port {port} of the cluster's control plane is used by another program: stop that "
+            "program, or create a new cluster after `make down PURGE=1`"
         )
     return first
 

@@ -295,8 +295,8 @@ _DELETED_LAST = (
 _NAMESPACE_DELETED = "Everything in it is deleted, including claims and their data."
 _QUEUE_DELETED = (
     "Jobs waiting in it lose their position. Volcano deletes a queue even while its jobs are "
-    "running. A run that continues in it fails when its pods are created, for example because it "
-    "still waits, or again after an eviction."
+    "running. A run that continues in it fails when pods are created for it: the first pods of a "
+    "waiting run, or new pods after an eviction."
 )
 _PRIORITY_CLASS_DELETED = (
     "Kubernetes rejects new pods that use it: a run that uses it and continues fails when its pods "
@@ -328,8 +328,8 @@ def _renamed_runs(changes: Iterable[Change]) -> Iterator[Impact]:
             yield Impact(
                 _RUNS,
                 f"Training run `{change.resource.name}` has the settings of `{old}`, which is "
-                f"removed, and starts from the beginning. If its job was renamed, write `run: "
-                f"{old}` to keep that run, until you change the job.",
+                f"removed, and starts from the beginning. If its job was renamed, set `run: {old}` "
+                "to keep that run, and remove `run` when you next change the job.",
             )
 
 
@@ -350,8 +350,8 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
         yield f"If it is still running, it continues and holds {held} until it ends."
         if _moves(change):
             yield (
-                "The update deletes its service account, so it fails when its pods are created, "
-                "for example because it still waits, or again after an eviction."
+                "The update deletes its service account, so the run fails when pods are created "
+                "for it: the first pods of a waiting run, or new pods after an eviction."
             )
     else:
         lost = (

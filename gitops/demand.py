@@ -2,8 +2,8 @@
 
 Requests are computed as in Kubernetes. A pod's request is the larger of two values: the sum over
 its long-running containers, and the maximum request of an init container plus the sidecars before
-it. A limit without a request counts as a request. If the pod itself sets a request, it applies
-instead.
+it. A limit without a request counts as a request. If the pod itself sets a request, that
+request applies instead.
 """
 
 from collections import defaultdict

@@ -178,9 +178,10 @@ def write_answer(request: InferRequest, answer: Answer) -> tuple[bytes, Sequence
 def check_output_size(
     request: InferRequest, max_bytes: int, max_json: int, answer: Answer | None = None
 ) -> int:
-    """Return the size of the response's values in bytes: the expected or, with an answer, the real.
+    """Return the size of the response's values in bytes.
 
-    Raise InputError if the outputs are too large to be sent.
+    Without an answer, this is the expected size; with one, it is the real size. Raise
+    InputError if the outputs are too large to be sent.
     """
     total, json = request.plan.output_sizes
     if answer is not None and request.plan.is_variable:

@@ -108,7 +108,7 @@ def _open_peers(policy: Resource) -> Iterator[Node]:
 
 
 def _open_blocks(blocks: Iterable[Node]) -> Iterator[Node]:
-    """Yield the largest of several blocks if they are open to at least half of the Internet.
+    """Yield the largest block if the blocks together cover at least half of the Internet.
 
     Blocks that exclude a large range are ignored.
     """

@@ -150,10 +150,13 @@ def structural_counts(spec: Node) -> Iterator[Node]:
 
 
 def product(factors: Iterable[Decimal | None]) -> Decimal | None:
-    """Return the product of numbers, or None if one of them is unknown."""
+    """Return the product of numbers, or None if one of them is unknown.
+
+    Negative numbers count as 0, so that they reduce no sum of products.
+    """
     result = Decimal(1)
     for factor in factors:
         if factor is None:
             return None
-        result = result * factor if result and factor else Decimal(0)
+        result = result * factor if result and factor > 0 else Decimal(0)
     return result

@@ -140,7 +140,7 @@ def _node_count(
 
 
 def _or_one(number: Decimal | None) -> Decimal:
-    return Decimal(1) if number is None else number
+    return Decimal(1) if number is None else max(number, Decimal(0))
 
 
 def _times(amount: Decimal, pods: Decimal) -> Decimal:

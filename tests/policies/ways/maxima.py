@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.policies.harness import REMOVED
+from tests.policies.harness import REMOVED, changed
 from tests.policies.ways.demand import over_budget
 from tests.policies.ways.way import documents, way
 
@@ -37,7 +37,39 @@ def scaled(api_version: str, kind: str, spec: dict[str, Any]) -> tuple[str, Any]
     return "1", {"apiVersion": api_version, "kind": kind, "metadata": metadata, "spec": spec}
 
 
+HIDDEN: Any = changed(
+    documents("vllm_tensor_parallel")[0], ("metadata/name", "hidden"), ("spec/replicas", -50)
+)
+
 WAYS = [
+    # negative numbers
+    over_budget(
+        "a Deployment next to one with negative replicas",
+        "vllm_tensor_parallel",
+        12,
+        ("0/spec/replicas", 20),
+        ("3", HIDDEN),
+    ),
+    over_budget(
+        "a Deployment next to one with negative replicas of an autoscaler",
+        "vllm_tensor_parallel",
+        12,
+        ("0/spec/replicas", 20),
+        ("3", changed(HIDDEN, ("spec/replicas", REMOVED))),
+        (
+            "4",
+            {
+                "apiVersion": "autoscaling/v2",
+                "kind": "HorizontalPodAutoscaler",
+                "metadata": {"name": "hidden", "namespace": "team"},
+                "spec": {
+                    "scaleTargetRef": {"kind": "Deployment", "name": "hidden"},
+                    "minReplicas": -50,
+                    "maxReplicas": -50,
+                },
+            },
+        ),
+    ),
     # adapters
     over_budget(
         "an autoscaler of an adapter",

@@ -74,6 +74,8 @@ _LABEL_VERBS: Final = ("patch", "update")
 
 A Role can grant them for its own namespace, even if the rule lists names.
 """
+_NAMESPACES: Final = ("namespaces", "namespaces/status", "namespaces/finalize")
+"""Resources through which the labels of a namespace can be changed."""
 _SIGNERS: Final = "signers"
 _READ_VERBS: Final = ("get", "list", "watch")
 _READING_VERBS: Final = (*_READ_VERBS, "patch", "deletecollection", "*")
@@ -331,8 +333,8 @@ def _controls(rule: Node) -> bool:
 
 def _covers_namespaces(rule: Node) -> bool:
     groups = {item.value for item in rule["apiGroups"].items()}
-    resources = (item.value for item in rule["resources"].items())
-    return not groups.isdisjoint(("", "*")) and "namespaces" in resources
+    resources = rule["resources"].items()
+    return not groups.isdisjoint(("", "*")) and any(_grants(r, _NAMESPACES) for r in resources)
 
 
 def _grants(resource: Node, forbidden: Sequence[str]) -> bool:

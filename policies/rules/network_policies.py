@@ -45,6 +45,11 @@ _CONTROLLER_LABELS: Final = (
     "leaderworkerset.sigs.k8s.io/name",
 )
 """Labels with the name of the workload, which its controller adds to the pods."""
+_CONTROLLER_PREFIXES: Final = (
+    *("volcano.sh/", "batch.kubernetes.io/", "controller-uid", "ray.io/", "training.kubeflow.org/"),
+    *("jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"),
+)
+"""Prefixes of labels with other values that controllers add to pods, such as a task or a queue."""
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),
@@ -82,8 +87,12 @@ def _selects_training(
         return True
     if not (selector.known and all(label.known for _, label in selector["matchLabels"].fields())):
         return False
+    keys = [key for key, _ in selector["matchLabels"].fields()]
+    keys += [item["key"].text or "" for item in selector["matchExpressions"].items()]
+    unknown = {key: UNKNOWN for key in keys if key.startswith(_CONTROLLER_PREFIXES)}
     for workload in stack.workloads:
-        added = dict.fromkeys(_CONTROLLER_LABELS, workload.resource.name)
+        added: dict[str, Any] = dict(unknown)
+        added |= dict.fromkeys(_CONTROLLER_LABELS, workload.resource.name)
         added |= dict.fromkeys(NAMESPACE_NAMES, namespace)
         for pod in workload.pods if workload.resource.namespace == namespace else ():
             labels = Node(added | {key: label.value for key, label in pod.labels() if label.known})

@@ -206,6 +206,8 @@ def test_network_plugin_policies_must_not_allow_all_traffic(
         ({"app.kubernetes.io/component": UNKNOWN_VALUE}, False),
         ({"app.kubernetes.io/component": "training"}, True),
         ({"volcano.sh/job-name": "digits"}, True),
+        ({"volcano.sh/queue-name": "research"}, True),
+        ({"volcano.sh/job-name": "other", "volcano.sh/task-spec": "worker"}, False),
     ],
 )
 def test_network_policy_may_allow_all_traffic_only_to_other_pods_than_training(

@@ -23,7 +23,7 @@ class CheckpointConfig(RoleConfig):
     """Configuration of `checkpoints-kept`."""
 
     checkpoint_claims: list[str] = Field(
-        default=["*checkpoint*"],
+        default=["*checkpoint*", "*ckpt*"],
         description="Names of claims and volumes with checkpoints, and the paths at which they "
         "are mounted; `*` matches anything.",
     )

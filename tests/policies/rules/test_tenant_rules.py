@@ -297,13 +297,17 @@ def test_checkpoint_claims_created_by_volcano_must_be_retained(
 
 
 @pytest.mark.parametrize("source", [{"emptyDir": {}}, {"ephemeral": {"volumeClaimTemplate": {}}}])
-@pytest.mark.parametrize("name", ["checkpoints", "data"])
-def test_checkpoints_on_pod_local_volumes_are_rejected(source: Manifest, name: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "path"), [("checkpoints", "/checkpoints"), ("data", "/checkpoints"), ("data", "/ckpt")]
+)
+def test_checkpoints_on_pod_local_volumes_are_rejected(
+    source: Manifest, name: str, path: str
+) -> None:
     pod = "spec/tasks/0/template/spec"
     job = changed(
         manifests.volcano_job(),
         (f"{pod}/volumes/1", {"name": name, **source}),
-        (f"{MAIN}/volumeMounts/1", {"name": name, "mountPath": "/checkpoints"}),
+        (f"{MAIN}/volumeMounts/1", {"name": name, "mountPath": path}),
     )
     assert evaluate_rule("checkpoints-kept", job)
 

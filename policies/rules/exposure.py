@@ -197,8 +197,13 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
     hosts = [host for entry in entries for host in entry["hosts"].items()]
     for rule in resource.root["spec"]["rules"].items() if entries else ():
         name = rule["host"].text
-        if name and not any(fnmatchcase(name, host.text or "") for host in hosts):
+        if name and not any(_covers(host.text or "", name) for host in hosts):
             yield Violation(rule["host"], f"this host in {tls.path} as well")
+
+
+def _covers(host: str, name: str) -> bool:
+    """Return whether a host of a TLS entry is a name, or a wildcard for its first label."""
+    return host == name or host == f"*.{name.partition('.')[2]}"
 
 
 def _gateway(spec: Node) -> Iterator[Violation]:

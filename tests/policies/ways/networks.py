@@ -55,6 +55,12 @@ WAYS = [
             ("tailscale.com/funnel", "true"),
         )
     ),
+    ingress(
+        "an Ingress with a host two labels below a wildcard certificate",
+        {},
+        tls=[{"hosts": ["*.example.com"], "secretName": "tls"}],
+        rules=[{"host": "a.b.example.com"}],
+    ),
     ingress("an Ingress with an empty TLS entry", {}, tls=[{}], rules=[{"host": HOST}]),
     ingress(
         "an Ingress with TLS for another host",
@@ -317,6 +323,12 @@ HARMLESS = [
         {},
         tls=[{"hosts": ["*.example.com"], "secretName": "tls"}],
         rules=[{"host": HOST}],
+    ),
+    ingress(
+        "an Ingress for a wildcard",
+        {},
+        tls=[{"hosts": ["*.example.com"], "secretName": "tls"}],
+        rules=[{"host": "*.example.com"}],
     ),
     ingress(
         "an Ingress whose certificate determines the hosts",

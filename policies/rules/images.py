@@ -32,8 +32,13 @@ _BRANCH: Final = re.compile(
     r"|beta|test|qa|uat|debug|nonroot|feature|wip)([-_.][^@/]*)?)(@|$)"
 )
 """Pattern of tags that are usually moved: those without a digit, and those named like a branch."""
-_VERSION: Final = re.compile(r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7})[^@/]*(@|$)")
+_VERSION: Final = re.compile(
+    r"(?i):[^@/]*([0-9]\.[0-9]|[0-9]{6}|[0-9a-f]{7}|[0-9]{4}-[0-9]{2}-[0-9]{2})[^@/]*(@|$)"
+)
+"""Pattern of tags that contain a version, a date or a commit."""
 _DEFAULT_REGISTRY: Final = "docker.io"
+_OFFICIAL: Final = re.compile(r"^docker\.io/([^/]+)$")
+"""Pattern of Docker's official images, which are in the repository `library`."""
 _PVC: Final = "pvc://"
 MODEL_FIELD: Final = re.compile(r"storageUri|(?i:(source_?)?model_?ur[il])")
 """Pattern of fields with the URI of a model."""
@@ -43,14 +48,16 @@ _URI: Final = "uri"
 _TRAINER: Final = ("spec", "trainer")
 
 
-def _without_slash(registry: str) -> str:
+def _prefix(registry: str) -> str:
+    if "*" in registry:
+        raise ValueError(f"{registry!r} contains a wildcard; write a prefix, such as ghcr.io/team")
     return registry.rstrip("/")
 
 
 class RegistryConfig(RuleConfig):
     """Configuration of `image-registry-allowed`."""
 
-    allowed_registries: list[Annotated[str, AfterValidator(_without_slash)]] = Field(
+    allowed_registries: list[Annotated[str, AfterValidator(_prefix)]] = Field(
         default=[],
         description="Registries, with or without a path, that images may come from, and prefixes "
         "of model URIs, such as `hf://team` or `s3://models`. An empty list allows all.",
@@ -173,8 +180,11 @@ def image_digest_pinned(pod: Pod, config: NoConfig) -> Iterator[Violation]:
     admission=cel.images(
         "settings.allowedRegistries != [] && ![i.split('@')[0]]"
         ".map(n, n.matches('^(localhost|[^/]*[.:][^/]*)/') ? n : 'docker.io/' + n)"
-        ".exists(n, settings.allowedRegistries.exists(r, n == r || n.startsWith(r + '/')"
-        " || (n.startsWith(r + ':') && !n.substring(size(r)).contains('/'))))"
+        ".map(n, [n, n.matches('^docker[.]io/[^/]+$')"
+        " ? n.replace('docker.io/', 'docker.io/library/', 1) : n])"
+        ".exists(ns, ns.exists(n, settings.allowedRegistries.exists(r, n == r"
+        " || n.startsWith(r + '/')"
+        " || (n.startsWith(r + ':') && !n.substring(size(r)).contains('/')))))"
     ),
 )
 def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violation]:
@@ -189,7 +199,8 @@ def image_registry_allowed(pod: Pod, config: RegistryConfig) -> Iterator[Violati
         if not (image_of_uri(text) or text.startswith(_PVC)):
             paths.append((uri, text))
     for image, path in paths:
-        if not any(path == registry or path.startswith(f"{registry}/") for registry in allowed):
+        names = (path, _OFFICIAL.sub(r"docker.io/library/\1", path))
+        if not any(f"{name}/".startswith(f"{entry}/") for name in names for entry in allowed):
             yield Violation(image, f"an image or a model from {' or '.join(allowed)}")
 
 

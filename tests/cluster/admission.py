@@ -21,7 +21,9 @@ from tools.generate.policy_examples import SETTINGS as EXAMPLE_SETTINGS
 
 SPACE = "default"
 SETTINGS = {
-    "image-registry-allowed": {"allowedRegistries": ["registry.example.com", "127.0.0.1:5000"]},
+    "image-registry-allowed": {
+        "allowedRegistries": ["registry.example.com", "127.0.0.1:5000", "docker.io/library"]
+    },
     "model-signed": EXAMPLE_SETTINGS["model-signed"],
 }
 (PROMOTED,) = yaml.safe_load_all(EXAMPLES["model-lineage-complete"].good)

@@ -5,6 +5,9 @@ from typing import Any
 
 import pytest
 
+from policies.catalogue import RULES
+from policies.configuration import configure
+from policies.rule import ConfigurationError
 from tests.policies import manifests
 from tests.policies.harness import REMOVED, UNKNOWN_VALUE, Manifest, changed, evaluate_rule
 
@@ -223,11 +226,30 @@ def test_public_custom_resource_can_be_allowed_by_its_address() -> None:
         *(("dev-cuda", True), ("head", True), ("latest.12", True)),
         *(("12.4.1-devel-ubuntu22.04", False), ("main-3f2a9bc", False), ("v2-maintained", False)),
         *(("nightly-20260101", False), ("2.5.0-stable", False), ("headless-2", False)),
+        *(("release-2026-01-31", False), ("main-2026-01", True)),
     ],
 )
 def test_only_moving_image_tags_are_rejected(tag: str, is_moving: bool) -> None:
     edit = (f"{MAIN}/image", f"127.0.0.1:5000/team/web:{tag}")
     assert bool(evaluate_rule("image-tag-fixed", deployment(edit))) is is_moving
+
+
+@pytest.mark.parametrize(
+    ("image", "rejected"),
+    [
+        *(("python:3.12", False), ("docker.io/python:3.12", False), ("library/python:3.12", False)),
+        *(("evil/python:3.12", True), ("docker.io/library.evil/python:3.12", True)),
+    ],
+)
+def test_official_images_belong_to_the_repository_library(image: str, rejected: bool) -> None:
+    config = {"allowedRegistries": ["docker.io/library"]}
+    manifest = deployment((f"{MAIN}/image", image))
+    assert bool(evaluate_rule("image-registry-allowed", manifest, config=config)) is rejected
+
+
+def test_allowed_registries_are_prefixes_without_wildcards() -> None:
+    with pytest.raises(ConfigurationError, match=r"ghcr\.io/\*.* contains a wildcard"):
+        configure({"image-registry-allowed": {"allowedRegistries": ["ghcr.io/*"]}}, RULES)
 
 
 def test_missing_image_is_reported_only_once() -> None:

@@ -94,7 +94,8 @@ def _is_plain_count(amount: Node) -> bool:
         f"[{cel.resources_that_set('memory')}].exists(l, l == [] || !has(l[0].limits) ||"
         " !('memory' in l[0].limits) ||"
         " quantity(l[0].limits.memory).isLessThan(quantity(settings.minMemory)) ||"
-        " l[0].?requests.?memory.orValue(l[0].limits.memory) != l[0].limits.memory)"
+        " quantity(l[0].?requests.?memory.orValue(l[0].limits.memory))"
+        ".compareTo(quantity(l[0].limits.memory)) != 0)"
     ),
 )
 def gpu_memory_guaranteed(pod: Pod, config: MemoryConfig) -> Iterator[Violation]:

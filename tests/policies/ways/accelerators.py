@@ -281,6 +281,12 @@ HARMLESS = [
         "",
         (f"{WEB_SERVER}/env", [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}]),
     ),
+    way(
+        "a memory request in another notation than the limit",
+        "g01_vllm_deployment",
+        "",
+        (f"{WEB_SERVER}/resources/requests/memory", 64 * 2**30),
+    ),
     *(
         way(
             f"{name} without probes",

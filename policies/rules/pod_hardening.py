@@ -22,7 +22,9 @@ _NETWORK_VOLUME_TYPES: Final = (
     *("photonPersistentDisk", "portworxVolume", "quobyte", "rbd", "scaleIO", "storageos"),
     "vsphereVolume",
 )
-_NETWORK_DRIVER: Final = re.compile(r"^(nfs|smb|cifs)\.")
+_NETWORK_DRIVER: Final = re.compile(
+    r"(?i)(^|[.-])(nfs|smb|cifs|iscsi)|^(file|blob)\.csi\.azure\.com$"
+)
 """Pattern of CSI drivers that mount network storage from any server that an inline volume names.
 The admission policy contains the pattern as well."""
 

@@ -87,7 +87,10 @@ WAYS = [
             [{"name": "v", "csi": {"driver": driver}}],
             "volume-types-restricted",
         )
-        for driver in ("nfs.csi.k8s.io", "smb.csi.k8s.io")
+        for driver in (
+            *("nfs.csi.k8s.io", "smb.csi.k8s.io", "org.democratic-csi.nfs", "iscsi.csi.k8s.io"),
+            *("file.csi.azure.com", "blob.csi.azure.com"),
+        )
     ),
     volume("iscsi", {"targetPortal": "10.0.0.1", "iqn": "iqn.a", "lun": 0}),
     volume("flexVolume", {"driver": "team/evil"}),

@@ -6,6 +6,7 @@ list of containers is treated as a pod specification, even if its kind is not in
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, Literal
 
@@ -228,6 +229,11 @@ def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
             if known is None or new is None or new > known:
                 found[name] = amount
     return found
+
+
+def normalize_path(value: str) -> str:
+    """Return a mount path as the kubelet uses it: absolute, without `.`, `..` and `//`."""
+    return "/" + posixpath.normpath(f"/{value}").lstrip("/")
 
 
 def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:

@@ -11,6 +11,7 @@ from pydantic import Field
 
 from policies import cel
 from policies.controllers import Workload
+from policies.pod_parts import normalize_path
 from policies.rule import Level, Rule, Severity, Violation, show, workload_rule
 from policies.settings import SystemConfig, TaskConfig
 from policies.values import Node
@@ -68,7 +69,8 @@ class LimitConfig(TaskConfig, SystemConfig):
         " || c.?envFrom.orValue([]).exists(f, f.?prefix.orValue('') != ''"
         f" && {cel.literal(sorted(VISIBLE_DEVICES))}.exists(n, n.startsWith(f.prefix)))"
         " || c.?volumeMounts.orValue([])"
-        f".exists(m, m.mountPath.startsWith('{_MOUNTED_DEVICES}'))).map(c, 'container ' + c.name)"
+        f".exists(m, ('/' + {cel.path('m.mountPath')}.join('/')).startsWith('{_MOUNTED_DEVICES}')))"
+        ".map(c, 'container ' + c.name)"
         " + ([variables.template.?metadata.?annotations, variables.template.?metadata.?labels,"
         " object.metadata.?annotations].exists(h, h.orValue({}).exists(n,"
         f" !(n.startsWith('{_GKE_DEVICES}') && variables.gpuContainers != [])"
@@ -159,7 +161,7 @@ def _uncounted_devices(pod: Pod, config: LimitConfig, *, is_template: bool) -> I
             if prefix and any(name.startswith(prefix) for name in VISIBLE_DEVICES):
                 yield Violation(source["prefix"], expected)
         for mount in container.node["volumeMounts"].items():
-            if (mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
+            if normalize_path(mount["mountPath"].text or "").startswith(_MOUNTED_DEVICES):
                 yield Violation(mount["mountPath"], expected)
     runtime = pod.spec["runtimeClassName"]
     passes_devices = any(fnmatchcase(runtime.text or "", n) for n in config.gpu_runtime_classes)

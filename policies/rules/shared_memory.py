@@ -12,6 +12,7 @@ from pydantic import Field
 from kube.quantities import parse_quantity, quantity_or_none, spell_bytes
 from kube.shared_memory import max_memory_volume_bytes
 from policies import cel
+from policies.pod_parts import normalize_path
 from policies.rule import Edit, Level, Rule, Severity, Violation, pod_rule, show
 from policies.rules.gpu_devices import is_cpu_task
 from policies.settings import Quantity, SystemConfig, TaskConfig
@@ -35,11 +36,6 @@ class MountConfig(TaskConfig):
         default="64Mi",
         description="Minimum size limit in pods with GPUs. Without a volume, /dev/shm has 64Mi.",
     )
-
-
-def normalize_path(value: str) -> str:
-    """Return a mount path as the kubelet uses it: absolute, without `.`, `..` and `//`."""
-    return "/" + posixpath.normpath(f"/{value}").lstrip("/")
 
 
 def shm_mounts(container: Container) -> list[Node]:

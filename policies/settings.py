@@ -27,6 +27,10 @@ def _without_wildcards(pattern: str) -> str:
     return _WILDCARD.sub("", pattern)
 
 
+def _lower_case(patterns: list[str]) -> list[str]:
+    return [pattern.lower() for pattern in patterns]
+
+
 def _not_all_objects(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         namespace, _, rest = pattern.partition("/")
@@ -48,6 +52,9 @@ def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
             raise ValueError(f"{pattern!r} matches every claim; write the namespace or the name")
     return devices
 
+
+NamePatterns = Annotated[list[str], AfterValidator(_lower_case)]
+"""Patterns for names, ignoring case. They are kept in lower case."""
 
 SystemNames = Annotated[list[str], AfterValidator(_not_all_objects)]
 """Patterns for the addresses of exempt objects. Each must contain a namespace or a name."""
@@ -133,7 +140,7 @@ class RoleConfig(GpuConfig):
 class TaskConfig(RoleConfig):
     """Names of the tasks in a training job that need no GPU."""
 
-    cpu_tasks: list[str] = Field(
+    cpu_tasks: NamePatterns = Field(
         default=[
             "*launcher*",
             "mpimaster",

@@ -13,7 +13,7 @@ from policies import cel
 from policies.controllers import Workload
 from policies.pod_parts import normalize_path
 from policies.rule import Level, Rule, Severity, Violation, show, workload_rule
-from policies.settings import SystemConfig, TaskConfig
+from policies.settings import NamePatterns, SystemConfig, TaskConfig
 from policies.values import Node
 from policies.workloads import Pod
 
@@ -39,7 +39,7 @@ class LimitConfig(TaskConfig, SystemConfig):
         default=["training", "serving"],
         description="Roles whose workloads need a GPU, such as `training` and `serving`.",
     )
-    device_annotations: list[str] = Field(
+    device_annotations: NamePatterns = Field(
         default=[
             *("*cdi.k8s.io/*", "gpu-fraction*", "gpu-memory", "run.ai/*gpu*", "sharedgpu/*"),
             *("io.kubernetes.cri-o.devices", "*devices.noderesource.dev/*", "*devices.nri.io/*"),

@@ -7,9 +7,9 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from decimal import Decimal
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from kube.quantities import quantity_or_none
 from policies import cel
@@ -47,7 +47,7 @@ class SharedConfig(RoleConfig):
 class TolerationConfig(GpuConfig):
     """Configuration of `gpu-toleration`."""
 
-    taints: dict[str, str] = Field(
+    taints: dict[Annotated[str, AfterValidator(str.lower)], str] = Field(
         default={
             "*nvidia.com*": "nvidia.com/gpu",
             "volcano.sh/vgpu*": "nvidia.com/gpu",

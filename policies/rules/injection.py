@@ -10,14 +10,14 @@ from pydantic import Field
 
 from policies import cel
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
-from policies.settings import SystemConfig
+from policies.settings import NamePatterns, SystemConfig
 from policies.workloads import Pod
 
 
 class AnnotationConfig(SystemConfig):
     """Configuration of `annotations-bounded`."""
 
-    changing_annotations: list[str] = Field(
+    changing_annotations: NamePatterns = Field(
         default=[
             # container runtimes and their plugins
             *("io.kubernetes.cri-o.*", "io.containerd.*", "run.oci.*", "*.nri.*/*"),
@@ -38,12 +38,12 @@ class AnnotationConfig(SystemConfig):
             *("appmesh.k8s.aws/*mounts", "admission.datadoghq.com/*custom-image"),
         ],
         description="Annotations that change devices, files, networks, identities or images of a "
-        "pod, in lower case; `*` matches anything.",
+        "pod; `*` matches anything.",
     )
-    allowed_annotations: list[str] = Field(
+    allowed_annotations: NamePatterns = Field(
         default=[],
-        description="Exceptions, such as `k8s.v1.cni.cncf.io/networks` for an RDMA network, in "
-        "lower case; `*` matches anything.",
+        description="Exceptions, such as `k8s.v1.cni.cncf.io/networks` for an RDMA network; `*` "
+        "matches anything.",
     )
 
 

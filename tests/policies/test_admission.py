@@ -96,6 +96,16 @@ def test_expressions_contain_the_configured_settings() -> None:
     assert '["registry.example.com/team"].exists' in expression
 
 
+def test_patterns_for_names_are_compared_in_lower_case() -> None:
+    config = {
+        "gpu-toleration": {"taints": {"example.com/NPU": "npu"}},
+        "annotations-bounded": {"allowedAnnotations": ["sidecar.istio.io/proxyImage"]},
+        "gpu-limit-present": {"deviceAnnotations": ["example.com/NPU-ids"]},
+    }
+    text = json.dumps(rendered(config))
+    assert all(name in text for name in ("/npu)$", "/proxyimage)$", "/npu\\\\\\\\-ids)$"))
+
+
 def test_disabled_rules_have_no_validation() -> None:
     assert RULE not in validations(rendered({RULE: "disabled"}))
 

@@ -53,6 +53,15 @@ def test_devices_requested_without_the_scheduler_are_rejected(edit: tuple[str, A
     assert evaluate_rule("gpu-limit-present", job(edit), config=config) == []
 
 
+def test_patterns_for_names_ignore_case() -> None:
+    annotated = job((f"{METADATA}/annotations", {"sidecar.istio.io/proxyImage": "a:1.0"}))
+    assert evaluate_rule("annotations-bounded", annotated)
+    config = {"allowedAnnotations": ["sidecar.istio.io/proxyImage"]}
+    assert evaluate_rule("annotations-bounded", annotated, config=config) == []
+    config = {"deviceAnnotations": ["*/proxyImage"]}
+    assert evaluate_rule("gpu-limit-present", annotated, config=config)
+
+
 def test_gpu_request_without_a_limit_is_reported_only_once() -> None:
     requested = job((f"{LIMITS}/nvidia.com~gpu", REMOVED))
     assert evaluate_rule("gpu-requests-equal-limits", requested)

@@ -126,7 +126,7 @@ class Workload:
         scheduler = pod.spec["schedulerName"]
         return (
             self._field(self._record.scheduler)
-            if scheduler.absent and self._record.scheduler
+            if scheduler.value in (None, "") and self._record.scheduler
             else scheduler
         )
 

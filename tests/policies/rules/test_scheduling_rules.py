@@ -111,6 +111,11 @@ def test_node_name_is_rejected_because_it_bypasses_the_scheduler() -> None:
     assert 'nodeName: found "gpu-1"' in message
 
 
+def test_empty_scheduler_of_a_task_is_the_scheduler_of_its_job() -> None:
+    assert evaluate_rule("training-scheduler", job((f"{POD}/schedulerName", ""))) == []
+    assert evaluate_rule("training-scheduler", batch_job(("spec/template/spec/schedulerName", "")))
+
+
 def rules(*rules_: dict[str, Any]) -> dict[str, Any]:
     return {"rules": list(rules_)}
 

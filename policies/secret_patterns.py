@@ -14,13 +14,13 @@ from typing import Final
 # limits also keep the matching time in Python linear.
 NAME: Final = re.compile(
     r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
-    r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass)($|[_.-])|[a-z](Token|Pwd)$)"
+    r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass|pw)($|[_.-])|[a-z](Token|Pwd)$)"
 )
 VAGUE_NAME: Final = re.compile(r"(?i)(^|[_.-])(key|auth)$")
 VAGUE_VALUE: Final = re.compile(r"^[A-Za-z0-9+=_-]{12,}$")
 PASSWORD: Final = re.compile(r"(?i)passw|passphrase|pwd|pass([._-]?[0-9]+)?$")
 PASSWORD_OPTION: Final = re.compile(
-    r"(?i)(allow_empty|random_root)_(root_)?password$"
+    r"(?i)(allow_empty|random_root|(^|_)(use|require))_(root_)?password$"
     r"|(passw(or)?d|passphrase)_([a-z]+_)?(access|age|auth|authentication|days|enabled|encrypted"
     r"|hint|iterations|length|login|required|reset|rounds|timeout|ttl)$"
 )
@@ -40,8 +40,8 @@ NOT_SECRET_NAME: Final = re.compile(
     r"|region|role|root|rotation|selector|source|store|strategy|ttl|version)"
     r"|secretName|(?-i:[a-zA-Z]Name(Annotation)?)|pull_?secrets?"
     rf"|(^|_){_TOKENIZER}_token"
-    r"|(^|_)(annotation|cache|column|feature|foreign|group|idempotency|image|index|input|join|label"
-    r"|lookup|messages?|meta(data)?|metric|object|output|partition|primary|prompt|public|response"
+    r"|(^|_)(annotation|cache|class|column|dataset|feature|foreign|group|idempotency|image|index|input|join|label"
+    r"|lookup|loss|messages?|meta(data)?|metric|model|object|output|partition|primary|prompt|public|response"
     r"|routing|shard|sort|tag|target|text)_key)$"
 )
 """Names that contain a word such as `secret` or `key`, but do not name a secret.
@@ -60,6 +60,8 @@ VALUE: Final = re.compile(
     r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
     r"|gl(pat|ptt|dt|rt|soat|cbt)-[A-Za-z0-9_-]{20,}|hf_[A-Za-z0-9]{20,}|nvapi-[A-Za-z0-9_-]{20,}"
     r"|sk-((ant|proj|svcacct)-[A-Za-z0-9_-]{20,}|[A-Za-z0-9]{20,})|[sr]k_live_[A-Za-z0-9]{16,}"
+    r"|sk-lf-[0-9a-f]{8}-[0-9a-f-]{27}|gsk_[A-Za-z0-9]{40,}|(xai|pplx)-[A-Za-z0-9]{40,}"
+    r"|r8_[A-Za-z0-9]{30,}|dapi[0-9a-f]{32}|lsv2_[ps][tk]_[0-9a-f]{32}|tskey-[a-z]+-[A-Za-z0-9-]{16,}"
     r"|AIza[0-9A-Za-z_-]{35}|ya29\.[0-9A-Za-z_-]{20,}|xox[abeoprs]-[0-9A-Za-z-]{10,}"
     r"|hvs\.[A-Za-z0-9_-]{24,}|npm_[A-Za-z0-9]{36}|pypi-AgEI[A-Za-z0-9_-]{20,}"
     r"|dckr_pat_[A-Za-z0-9_-]{20,}|dop_v1_[a-f0-9]{64}|SG\.[A-Za-z0-9_-]{20,}\.[A-Za-z0-9_-]{20,}"

@@ -115,6 +115,9 @@ HARMLESS_VARIABLES = [
     ("AWS_CREDENTIAL_EXPIRATION", "30d"),
     ("PWD", "/workspace"),
     ("HF_TOKEN", "default"),
+    ("USE_PASSWORD", "false"),
+    ("MODEL_KEY", "llama-3-8b-instruct"),
+    ("DATASET_KEY", "imagenet_1k_train"),
 ]
 
 

@@ -56,6 +56,15 @@ WAYS = [
         for name in ("apiKey", "secretKey", "authToken")
     ),
     variable("DATA_SOURCE", "app:correct-horse@tcp(db:3306)/app"),
+    variable("MYSQL_ROOT_PW", "correct-horse"),
+    variable("JUDGE", f"gsk_{KEY}abcdefghijkl"),
+    variable("GROK", f"xai-{KEY}{KEY}"),
+    variable("SEARCH", f"pplx-{KEY}abcdefgh"),
+    variable("TRACES", "sk-lf-3f9a8c7b-6d5e-4f3a-2b1c-3f9a8c7b6d5e"),
+    variable("SMITH", f"lsv2_pt_{KEY:.32}_3f9a8c7b6d"),
+    variable("LAKE", f"dapi{KEY:.32}"),
+    variable("HOSTED", f"r8_{KEY:.37}"),
+    variable("TAILNET", f"tskey-auth-{KEY:.16}"),
     # tokens and secrets
     way(
         "the API server token",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 
 from policies import cel
 from policies.rule import Level, Rule, Severity, Violation, pod_rule
@@ -29,10 +29,14 @@ _NETWORK_DRIVER: Final = re.compile(
 The admission policy contains the pattern as well."""
 
 
+def _capability(name: Any) -> str:
+    return str(name).upper().removeprefix("CAP_")
+
+
 class CapabilityConfig(SystemConfig):
     """Configuration of `capabilities-dropped`."""
 
-    allowed_capabilities: list[str] = Field(
+    allowed_capabilities: list[Annotated[str, AfterValidator(_capability)]] = Field(
         default=["NET_BIND_SERVICE"], description="Capabilities that any container may add."
     )
 
@@ -130,28 +134,22 @@ def no_privilege_escalation(pod: Pod, config: SystemConfig) -> Iterator[Violatio
         "!c.?securityContext.?capabilities.?drop.orValue([])"
         ".exists(d, d.upperAscii() in ['ALL', 'CAP_ALL'])"
         " || c.?securityContext.?capabilities.?add.orValue([]).exists(a,"
-        " !settings.allowedCapabilities.exists(n,"
-        " a.upperAscii() in [n.upperAscii(), 'CAP_' + n.upperAscii()]))"
+        " !settings.allowedCapabilities.exists(n, a.upperAscii() in [n, 'CAP_' + n]))"
     ),
 )
 def capabilities_dropped(pod: Pod, config: CapabilityConfig) -> Iterator[Violation]:
     """GPU workloads need few capabilities, and each capability helps an attacker reach the node."""
-    allowed = {entry.upper() for entry in config.allowed_capabilities}
     for container in pod.containers:
         capabilities = container.node["securityContext"]["capabilities"]
         drop, add = capabilities["drop"], capabilities["add"]
-        dropped = {_capability(item) for item in drop.items()}
+        dropped = {_capability(item.value) for item in drop.items()}
         if drop.complete and "ALL" not in dropped:
             yield Violation(drop, '["ALL"]')
         if add.present and not isinstance(add.value, list):
             yield Violation(add, "a list of capabilities, or leave it out")
         for item in add.items():
-            if _capability(item) not in allowed:
+            if _capability(item.value) not in config.allowed_capabilities:
                 yield Violation(item, "nothing")
-
-
-def _capability(item: Node) -> str:
-    return str(item.value).upper().removeprefix("CAP_")
 
 
 @pod_rule(

@@ -218,6 +218,15 @@ def test_public_custom_resource_can_be_allowed_by_its_address() -> None:
     assert evaluate_rule("service-not-public", ray, config=allowed) == []
 
 
+@pytest.mark.parametrize("allowed", ["SYS_PTRACE", "CAP_SYS_PTRACE", "sys_ptrace"])
+@pytest.mark.parametrize("added", ["SYS_PTRACE", "CAP_SYS_PTRACE"])
+def test_allowed_capabilities_may_have_the_prefix_cap(allowed: str, added: str) -> None:
+    profiler = deployment((f"{MAIN}/securityContext/capabilities/add", [added]))
+    assert evaluate_rule("capabilities-dropped", profiler)
+    config = {"allowedCapabilities": [allowed]}
+    assert evaluate_rule("capabilities-dropped", profiler, config=config) == []
+
+
 # Images
 @pytest.mark.parametrize(
     ("tag", "is_moving"),

@@ -19,7 +19,8 @@ _WILDCARD: Final = re.compile(r"\[[^]]*\]|[*?]")
 
 
 def _quantity(value: str) -> str:
-    parse_quantity(value)
+    if parse_quantity(value) < 0:
+        raise ValueError("must not be negative")
     return value
 
 

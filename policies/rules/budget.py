@@ -5,15 +5,17 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from decimal import Decimal
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from policies.demand import demanded_gpus
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
 from policies.settings import GpuConfig
 from policies.values import Node
 from policies.views import Stack
+
+Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
 class BudgetConfig(GpuConfig):
@@ -24,7 +26,7 @@ class BudgetConfig(GpuConfig):
         ge=0,
         description="Maximum number of GPUs, including autoscaling and surge during updates.",
     )
-    max_gpus_per_queue: dict[str, int] = Field(
+    max_gpus_per_queue: dict[str, NonNegativeInt] = Field(
         default={}, description="Maps queues to their maximum number of GPUs."
     )
 
@@ -32,7 +34,7 @@ class BudgetConfig(GpuConfig):
 class CostConfig(GpuConfig):
     """Configuration of `gpu-cost`."""
 
-    hourly_prices: dict[str, float] = Field(
+    hourly_prices: dict[str, Price] = Field(
         default={},
         description="Maps resource names and DRA device classes to the price of one GPU per hour.",
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 from pydantic import Field
 
+from kube.workloads.record import Role
 from policies import cel
 from policies.controllers import Workload
 from policies.pod_parts import normalize_path
@@ -35,7 +36,7 @@ _GKE_DEVICES = "devices.gke.io/"
 class LimitConfig(TaskConfig, SystemConfig):
     """Configuration of `gpu-limit-present` and `device-names-kept`."""
 
-    components: list[str] = Field(
+    components: list[Role] = Field(
         default=["training", "serving"],
         description="Roles whose workloads need a GPU, such as `training` and `serving`.",
     )

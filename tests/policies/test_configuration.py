@@ -64,6 +64,11 @@ def test_configured_settings_are_passed_to_the_rule() -> None:
         (json.dumps({"no-host-path": 1}), "no-host-path: found 1"),
         (json.dumps({"shm-fits-memory": {"share": 7}}), "shm-fits-memory.share: found 7"),
         (json.dumps({"shm-fits-memory": {"shar": 1}}), "shm-fits-memory.shar"),
+        (json.dumps({"gpu-limit-present": {"components": ["trainig"]}}), "found 'trainig'"),
+        (json.dumps({"gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": -2}}}), "found -2"),
+        ('{"gpu-cost": {"hourlyPrices": {"nvidia.com/gpu": NaN}}}', "found nan"),
+        (json.dumps({"gpu-budget": {"maxGpusPerQueue": {"vision": -1}}}), "found -1"),
+        (json.dumps({"shm-per-gpu": {"perGpu": "-1Gi"}}), "found '-1Gi'; value error, must not"),
     ],
 )
 def test_error_names_the_invalid_part_of_the_file(text: str, message: str) -> None:

@@ -25,6 +25,8 @@ MEDIUM, SIZE = f"{POD}/volumes/0/emptyDir/medium", f"{POD}/volumes/0/emptyDir/si
 ADDED, DROPPED = f"{CONTEXT}/capabilities/add", f"{CONTEXT}/capabilities/drop"
 ESCALATION = f"{CONTEXT}/allowPrivilegeEscalation"
 COMPONENT = "spec/tasks/0/template/metadata/labels/app.kubernetes.io~component"
+CACHE = {"name": "b", "mountPath": "/cache"}
+TOKEN = {"serviceAccountToken": {"path": "token"}}
 BAD_CONTAINER = {"name": "evil", "image": "evil", "resources": {"requests": GPU}}
 
 
@@ -135,7 +137,13 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
         "gpu-memory-guaranteed",
         job((f"{REQUESTS}/memory", "4095.9Mi")),
     ),
+    (
+        "one byte",
+        "gpu-memory-guaranteed",
+        job(*((f"{at}/memory", "1") for at in (LIMITS, REQUESTS))),
+    ),
     ("zero CPU in millicores", "gpu-cpu-requested", job((f"{REQUESTS}/cpu", "0m"))),
+    ("one millicore", "gpu-cpu-requested", job((f"{REQUESTS}/cpu", "1m"))),
     # tolerations
     (
         "a toleration with another effect",
@@ -196,7 +204,47 @@ EVASIONS: list[tuple[str, str, Manifest]] = [
                 f"{POD}/volumes/1",
                 {"name": "b", "emptyDir": {"medium": "Memory", "sizeLimit": "2Gi"}},
             ),
-            (f"{MAIN}/volumeMounts/1", {"name": "b", "mountPath": "/cache"}),
+            (f"{MAIN}/volumeMounts/1", CACHE),
+        ),
+    ),
+    (
+        "memory volumes that only fit without the limit of the pod",
+        "shm-fits-memory",
+        job(
+            (SIZE, "3Gi"),
+            (
+                f"{POD}/volumes/1",
+                {"name": "b", "emptyDir": {"medium": "Memory", "sizeLimit": "3Gi"}},
+            ),
+            (f"{MAIN}/volumeMounts/1", REMOVED),
+            (f"{POD}/containers/1", {**manifests.container("b", None), "volumeMounts": [CACHE]}),
+            (f"{POD}/resources/limits/memory", "4Gi"),
+        ),
+    ),
+    (
+        "a memory volume of an init container without a limit",
+        "shm-fits-memory",
+        job(
+            (
+                f"{POD}/volumes/1",
+                {"name": "b", "emptyDir": {"medium": "Memory", "sizeLimit": "4Ti"}},
+            ),
+            (f"{MAIN}/volumeMounts/1", REMOVED),
+            (f"{POD}/initContainers", [{"name": "a", "image": "a:1", "volumeMounts": [CACHE]}]),
+        ),
+    ),
+    (
+        "a token in a projected volume",
+        "no-service-account-token",
+        job((f"{POD}/volumes/1", {"name": "t", "projected": {"sources": [TOKEN]}})),
+    ),
+    ("a projected volume", "shm-bounded-memory", job(*shm_volume(projected={"sources": []}))),
+    (
+        "the node's /dev",
+        "shm-not-from-host",
+        job(
+            (f"{POD}/volumes/1", {"name": "dev", "hostPath": {"path": "/dev"}}),
+            (f"{MAIN}/volumeMounts/1", {"name": "dev", "mountPath": "/dev"}),
         ),
     ),
     (

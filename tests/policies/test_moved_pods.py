@@ -248,7 +248,7 @@ def _value_at(node: Any, path: Place) -> Any:
 @cache
 def pod_locations() -> list[tuple[str, Place]]:
     """Return the paths of all pods in the good manifests of unprivileged workloads."""
-    system = {name for name, config in SETTINGS["good"].items() if "systemWorkloads" in config}
+    system = {name for name, config in SETTINGS.items() if "systemWorkloads" in config}
     names = sorted(path.stem for path in GOOD.glob("*.yaml"))
     return [
         (name, place)
@@ -298,7 +298,7 @@ def test_pod_without_one_protection_is_rejected_in_every_kind(data: st.DataObjec
         _value_at(documents_, place[:-1])[place[-1]] = other_fields | spec
         return documents_
 
-    config = SETTINGS["good"].get(name, {})
+    config = SETTINGS.get(name, {})
     _assert_rejected(rule, with_pod(good), with_pod(bad), config)
 
 
@@ -376,7 +376,7 @@ def test_each_protection_can_be_removed_from_at_least_one_good_pod(protection: s
     for name, place in pod_locations():
         bad = copy.deepcopy(documents(name))
         spec = _value_at(bad, place)
-        config = SETTINGS["good"].get(name, {})
+        config = SETTINGS.get(name, {})
         if remove(spec, spec["containers"][0]):
             _assert_rejected(rule, documents(name), bad, config)
             return

@@ -86,4 +86,4 @@ def test_server_on_several_gpus_without_shared_memory_is_rejected(name: str) -> 
 
 
 def _rejecting(name: str, manifests: list[Manifest], rules: Sequence[str]) -> set[str]:
-    return rejecting_rules(manifests, SETTINGS["good"].get(name, {}), *rules)
+    return rejecting_rules(manifests, SETTINGS.get(name, {}), *rules)

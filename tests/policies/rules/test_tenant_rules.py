@@ -283,6 +283,17 @@ def test_checkpoint_claims_of_a_stateful_set_must_be_retained(
     assert bool(evaluate_rule("checkpoints-kept", *stack)) is rejected
 
 
+@pytest.mark.parametrize(("policy", "rejected"), [("Retain", False), ("Delete", True)])
+def test_volume_of_a_checkpoint_claim_must_be_retained(policy: str, rejected: bool) -> None:
+    volume = changed(
+        manifests.volume(),
+        ("metadata/name", "a"),
+        ("spec/persistentVolumeReclaimPolicy", policy),
+    )
+    claim = changed(manifests.claim(), ("spec/volumeName", "a"))
+    assert bool(evaluate_rule("checkpoints-kept", claim, volume)) is rejected
+
+
 def volcano_claim(storage_class: str) -> Manifest:
     volume = {"mountPath": "/out", "volumeClaim": {"storageClassName": storage_class}}
     return changed(manifests.volcano_job(), ("spec/volumes", [volume]))

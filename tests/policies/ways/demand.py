@@ -217,6 +217,17 @@ WAYS = [
         ("0/spec/rayClusterConfig/enableInTreeAutoscaling", True),
         (f"{SERVE}/maxReplicas", 100),
     ),
+    over_budget(
+        "the workers of a RayCluster",
+        "ray_cluster_cpu",
+        64,
+        ("0/spec/enableInTreeAutoscaling", True),
+        ("0/spec/workerGroupSpecs/0/maxReplicas", 800),
+        (
+            "0/spec/workerGroupSpecs/0/template/spec/containers/0/resources/limits/nvidia.com~gpu",
+            1,
+        ),
+    ),
     over_budget("the hosts of a Ray worker group", "ray_service", 8, (f"{SERVE}/numOfHosts", 16)),
     over_budget(
         "the workers of a RayJob",

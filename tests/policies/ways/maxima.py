@@ -389,16 +389,31 @@ WAYS = [
         ("4/spec/replicas", 100),
     ),
     # machines
-    way(
+    over_budget(
         "a virtual machine pool",
         "vllm_tensor_parallel",
-        "gpu-budget",
+        12,
         (
             "3",
             machine("VirtualMachineInstanceReplicaSet", {"replicas": 50, "template": {"spec": VM}}),
         ),
-        gpu_budget={"maxGpus": 12},
     ),
+    over_budget(
+        "a virtual machine",
+        "vllm_tensor_parallel",
+        12,
+        ("3", machine("VirtualMachine", {"runStrategy": "Always", "template": {"spec": VM}})),
+    ),
+    over_budget(
+        "an init container",
+        "volcano_pytorch_plugin",
+        32,
+        (
+            "0/spec/tasks/0/template/spec/initContainers",
+            [{"name": "train", "resources": {"limits": {"nvidia.com/gpu": 16}}}],
+        ),
+    ),
+    over_budget("a DaemonSet", "vllm_tensor_parallel", 12, ("0/kind", "DaemonSet")),
     way(
         "a host disk in a virtual machine",
         "vllm_tensor_parallel",

@@ -106,6 +106,13 @@ WAYS = [
         for tag in ("latest", "main", "master", "nightly", "dev", "latest-cuda", "gpu", "noble")
     ),
     way(
+        "an image from a registry whose name begins with an allowed one",
+        WEB,
+        "image-registry-allowed",
+        (f"{MAIN}/image", "ghcr.io.evil.com/team/web:1.0"),
+        image_registry_allowed={"allowedRegistries": ["ghcr.io"]},
+    ),
+    way(
         "an image from another registry in an init container",
         WEB,
         "image-registry-allowed",

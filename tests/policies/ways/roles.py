@@ -14,6 +14,10 @@ NO_QUEUE = (
     (f"{GANG}/scheduling.k8s.io~group-name", REMOVED),
     (f"{JOB}/spec/schedulerName", REMOVED),
 )
+LAUNCHER, WORKERS = (
+    f"0/spec/mpiReplicaSpecs/{replicas}/template/spec/containers/0/resources"
+    for replicas in ("Launcher", "Worker")
+)
 QUEUE_RULES = "training-queue-named training-scheduler"
 
 
@@ -180,6 +184,18 @@ WAYS = [
         ("0/spec/jobTemplate/spec/queue", REMOVED),
     ),
     way(
+        "a HyperJob with a gang minimum of one",
+        "volcano_hyper_job",
+        "training-gang-whole",
+        ("0/spec/replicatedJobs/0/templateSpec/minAvailable", 1),
+    ),
+    way(
+        "a Volcano CronJob with a gang minimum of one",
+        "volcano_cron_job",
+        "training-gang-whole",
+        ("0/spec/jobTemplate/spec/minAvailable", 1),
+    ),
+    way(
         "a JobFlow step without a queue",
         "volcano_job_flow",
         "training-queue-named",
@@ -196,10 +212,15 @@ WAYS = [
         "an MPI launcher with a GPU but without shared memory",
         "nccl_tests_mpi_job",
         "shm-mounted",
-        (
-            "0/spec/mpiReplicaSpecs/Launcher/template/spec/containers/0/resources/limits/nvidia.com~gpu",
-            8,
-        ),
+        (f"{LAUNCHER}/limits/nvidia.com~gpu", 8),
+    ),
+    way(
+        "an MPI launcher with a GPU, and workers without one",
+        "nccl_tests_mpi_job",
+        "gpu-limit-present",
+        (f"{LAUNCHER}/limits/nvidia.com~gpu", 1),
+        (f"{WORKERS}/limits/nvidia.com~gpu", REMOVED),
+        (f"{WORKERS}/requests/nvidia.com~gpu", REMOVED),
     ),
     way(
         "a Kueue Job without a queue",

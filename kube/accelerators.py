@@ -118,7 +118,7 @@ It matches names as kube-state-metrics exports them, with special characters rep
 
 def is_amount(resource: str) -> bool:
     """Return whether a resource, such as `nvidia.com/gpumem`, is an amount of memory or cores."""
-    return _matches(resource, _AMOUNTS)
+    return matches(resource, _AMOUNTS)
 
 
 def without_amounts(resources: Mapping[str, Decimal]) -> dict[str, Decimal]:
@@ -161,7 +161,7 @@ class Accelerators:
 
     def in_claim(self, address: str) -> int | None:
         """Return the configured number of accelerators in the claim `namespace/name`, or None."""
-        return next((count for name, count in self.claims if _matches(address, [name])), None)
+        return next((count for name, count in self.claims if matches(address, [name])), None)
 
 
 @lru_cache(maxsize=4096)
@@ -172,8 +172,9 @@ def _is_accelerator(resource: str, other_devices: tuple[str, ...]) -> bool:
         domain, slash, _ = lowered.partition("/")
         if not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
             return False
-    return not _matches(name, (*OTHER_DEVICES, *other_devices))
+    return not matches(name, (*OTHER_DEVICES, *other_devices))
 
 
-def _matches(name: str, patterns: Iterable[str]) -> bool:
+def matches(name: str, patterns: Iterable[str]) -> bool:
+    """Return whether a name matches one of the patterns. Case is ignored."""
     return any(fnmatchcase(name.lower(), pattern.lower()) for pattern in patterns)

@@ -47,9 +47,9 @@ def apply_definitions(
     )
 
 
-def _wait_established(command: Sequence[str], attempts: int = 20) -> None:
+def _wait_established(command: Sequence[str]) -> None:
     """Run the command until it succeeds. It fails as long as a new CRD has no conditions."""
-    for _ in range(attempts - 1):
+    for _ in range(19):
         if subprocess.run(command, capture_output=True).returncode == 0:
             return
         time.sleep(0.5)

@@ -16,6 +16,7 @@ from markupsafe import Markup
 from gitops.forecast.answer import duration, durations
 from gitops.preview.report import CostRow, PoolRow, Report, total
 from gitops.prices import HOST_RESOURCES
+from infra.settings.amounts import plural
 from kube.accelerators import NVIDIA_GPU
 
 MAX_LENGTH: Final = 65_000
@@ -92,18 +93,14 @@ def _cut_lines(text: str, limit: int) -> str:
 def _headline(report: Report) -> str:
     mandatory = sum(violation.mandatory for violation in report.violations)
     if report.status == "blocked" and mandatory:
-        return f"blocked by {_plural(mandatory, 'violation')}"
+        return f"blocked by {plural(mandatory, 'violation')}"
     if report.status == "changes":
         if not report.resources and report.mode == "drift":
             return "deletions in progress"
         if not report.resources:
             return "only options or outputs change"
-        return _plural(len(report.resources), "change")
+        return plural(len(report.resources), "change")
     return HEADLINES[report.status]
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _errors(report: Report) -> list[str]:

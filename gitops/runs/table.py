@@ -49,14 +49,14 @@ def terminal(*, record: bool = False, soft_wrap: bool = False) -> Console:
     return Console(record=record, soft_wrap=soft_wrap, width=width)
 
 
-def print_runs(cluster: Cluster, console: Console | None = None) -> None:
+def print_runs(cluster: Cluster) -> None:
     """Print the runs of a cluster, followed by all other waiting jobs and pods.
 
     Raises:
         GitopsError: If the cluster does not respond.
     """
     table = prices.load()
-    console = console or terminal(soft_wrap=True)
+    console = terminal(soft_wrap=True)
     now = datetime.now(UTC)
     snapshot = cluster.snapshot()
     statuses = read_runs(cluster, table, now, snapshot=snapshot)

@@ -47,7 +47,7 @@ def requirements(key: str, job: TrainingJobSettings, gpu_resource: str) -> Itera
         job_key(key, "nodes"),
         job.min_pods,
         "gang",
-        f"{_plural(job.min_pods, 'node')} x {_plural(job.gpus_per_node, 'GPU')} = "
+        f"{plural(job.min_pods, 'node')} x {plural(job.gpus_per_node, 'GPU')} = "
         f"{total_gpus} {gpu_resource}"
         + (f", and a pod with {launcher.cpu} CPUs and {launcher.memory}" if launcher else ""),
         {
@@ -73,7 +73,8 @@ def requirements(key: str, job: TrainingJobSettings, gpu_resource: str) -> Itera
         )
 
 
-def _plural(number: int, noun: str) -> str:
+def plural(number: int, noun: str) -> str:
+    """Return a number with its noun, such as `2 nodes`."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from decimal import Decimal
-from fnmatch import fnmatchcase
 from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field
 
+from kube.accelerators import matches
 from kube.quantities import quantity_or_none
 from policies import cel
 from policies.controllers import Workload
@@ -98,11 +98,7 @@ def _missing_taints(pod: Pod, config: TolerationConfig) -> list[str]:
 
 
 def _taint(resource: str, config: TolerationConfig) -> str | None:
-    return next((key for name, key in config.taints.items() if _matches(resource, [name])), None)
-
-
-def _matches(resource: str, patterns: Sequence[str]) -> bool:
-    return any(fnmatchcase(resource.lower(), pattern.lower()) for pattern in patterns)
+    return next((key for name, key in config.taints.items() if matches(resource, [name])), None)
 
 
 def _toleration(key: str) -> dict[str, str]:
@@ -184,7 +180,7 @@ def _whole_gpus(pod: Pod, config: NodeConfig) -> dict[str, list[Node]]:
     by_resource: dict[str, list[Node]] = defaultdict(list)
     for container in pod.containers:
         for name, _, limit in container.gpus(config.accelerators):
-            if container.is_long_running and not _matches(name, config.partial_resources):
+            if container.is_long_running and not matches(name, config.partial_resources):
                 by_resource[name].append(limit)
     return by_resource
 
@@ -204,7 +200,7 @@ def gpu_not_shared(pod: Pod, config: SharedConfig) -> Iterator[Violation]:
     for container in pod.containers:
         for name, _, limit in container.gpus(config.accelerators):
             amount = quantity_or_none(limit.value)
-            if _matches(name, config.shared_resources) and amount is not None and amount > 1:
+            if matches(name, config.shared_resources) and amount is not None and amount > 1:
                 yield Violation(limit, "1, or whole GPUs instead of shares")
 
 

@@ -51,13 +51,11 @@ async def connected(port: int, peer: int = 2) -> AsyncIterator[Streams]:
         streams[1].transport.abort()
 
 
-async def read_statuses(
-    reader: asyncio.StreamReader, count: int = 1, seconds: float = 20
-) -> list[int]:
+async def read_statuses(reader: asyncio.StreamReader, count: int = 1) -> list[int]:
     """Return the status codes of up to `count` responses; fewer if the connection ends."""
     codes: list[int] = []
     with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(20):
             while len(codes) < count:
                 lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
                 code = int(lines[0].split()[1])

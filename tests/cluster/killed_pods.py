@@ -124,7 +124,7 @@ class KilledPods:
         assert finished["accuracy"] > 0.9
         assert finished["event"] not in {line["event"] for line in self.before[job]}
 
-    def check_reported(self, job: str, kind: str) -> None:
+    def check_reported(self, kind: str) -> None:
         """Check that `make up` waited for the run and shows its result."""
         text = self.output
         row = text[text.rindex(f"(2 x 1 GPU, {kind})") :]

@@ -39,9 +39,9 @@ class Timeline(Background):
             found = sorted(self._events, key=lambda event: event.at)
         return [event for event in found if not kind or event.body["event"] == kind]
 
-    def highest_step(self, before: float = float("inf")) -> int:
-        """Return the highest step up to a time."""
-        return max((e.body["step"] for e in self.events("step") if e.at < before), default=0)
+    def highest_step(self) -> int:
+        """Return the highest step."""
+        return max((event.body["step"] for event in self.events("step")), default=0)
 
     def _work(self) -> None:
         with contextlib.ExitStack() as opened:

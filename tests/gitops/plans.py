@@ -119,11 +119,11 @@ def claim_of_class(storage_class: str, size: str = "100Gi", name: str = "dataset
     return made
 
 
-def agents(name: str = "agents") -> Manifest:
+def agents() -> Manifest:
     return {
         "apiVersion": "apps/v1",
         "kind": "DaemonSet",
-        "metadata": metadata(name),
+        "metadata": metadata("agents"),
         "spec": {"template": {"spec": pod(gpus=0)}},
     }
 

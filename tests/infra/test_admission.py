@@ -6,16 +6,12 @@ import pytest
 
 from infra.admission import AdmissionArgs, manifests
 from infra.settings import SettingsError
-from infra.settings.tenancy import TenancySettings
 from tests.infra.conftest import Provision
 from tests.infra.examples import changed, good, problems
+from tests.infra.test_tenancy import tenancy
 
 POLICY = "kubernetes:admissionregistration.k8s.io/v1:ValidatingAdmissionPolicy"
 BINDING = f"{POLICY}Binding"
-
-
-def tenancy(**values: Any) -> TenancySettings:
-    return TenancySettings.model_validate({"namespace": "ml", **values})
 
 
 def excluded(**values: Any) -> set[str]:

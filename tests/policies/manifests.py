@@ -29,7 +29,7 @@ def container(name: str = "main", gpus: int | None = 1) -> dict[str, Any]:
     }
 
 
-def pod_spec(gpus: int = 1, **fields: Any) -> dict[str, Any]:
+def pod_spec(**fields: Any) -> dict[str, Any]:
     return {
         "automountServiceAccountToken": False,
         "securityContext": {
@@ -40,7 +40,7 @@ def pod_spec(gpus: int = 1, **fields: Any) -> dict[str, Any]:
         "tolerations": [
             {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
         ],
-        "containers": [container(gpus=gpus)],
+        "containers": [container()],
         "volumes": [
             {"name": "shm", "emptyDir": {"medium": "Memory", "sizeLimit": "1Gi"}},
             {"name": "checkpoints", "persistentVolumeClaim": {"claimName": "checkpoints"}},

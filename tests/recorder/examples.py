@@ -131,6 +131,11 @@ class Api:
             yield json.dumps(change).encode() + b"\n"
 
 
+def rejection(code: int) -> httpx2.Response:
+    """Return the API server's response to a rejected request."""
+    return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "rejected"})
+
+
 def _list(items: list[dict[str, Any]]) -> dict[str, Any]:
     return {"metadata": {"resourceVersion": "7"}, "items": items}
 

@@ -11,7 +11,7 @@ from lightkube import Client
 from kube.kinds.volcano import ATTEMPT_FAILED
 from recorder.attempts import Attempt, AttemptError, Plan, start
 from tests.infra.jobs import job, objects
-from tests.recorder.examples import CONFIG
+from tests.recorder.examples import CONFIG, rejection
 
 RUN = "job-0123abcd"
 JOB = "job-schedule-29384760"
@@ -73,23 +73,20 @@ class World:
             if not code:
                 raise httpx2.ConnectError("connection refused", request=request)
             if code > 0:
-                return self._error(code)
+                return rejection(code)
         prefix = "/apis/flow.volcano.sh/v1alpha1/namespaces/ml/"
         assert request.url.path.startswith(prefix)
         key = request.url.path.removeprefix(prefix)
         if request.method == "GET":
             stored = self.stored.get(key)
-            return self._error(404) if stored is None else httpx2.Response(200, json=stored)
+            return rejection(404) if stored is None else httpx2.Response(200, json=stored)
         assert request.method == "POST"
         body = json.loads(request.content)
         key = f"{key}/{body['metadata']['name']}"
         if key in self.stored:
-            return self._error(409)
+            return rejection(409)
         self.stored[key] = body
         return httpx2.Response(201, json=body)
-
-    def _error(self, code: int) -> httpx2.Response:
-        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "rejected"})
 
 
 @pytest.fixture

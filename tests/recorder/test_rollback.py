@@ -9,7 +9,7 @@ import pytest
 from lightkube import Client
 
 from recorder.rollback import UNREADY_EVALUATIONS, Limit, Plan, Rollback, breach, roll_back
-from tests.recorder.examples import CONFIG
+from tests.recorder.examples import CONFIG, rejection
 
 ERRORS = Limit("the share of failed requests", "errors[$span]", 0.05)
 LATENCY = Limit("the latency", "latency[$span]", 0.5)
@@ -104,10 +104,10 @@ class World:
     def _respond(self, request: httpx2.Request) -> httpx2.Response:
         path = request.url.path
         if path.split("/")[-2] in self.deleted:
-            return self._error(404)
+            return rejection(404)
         if path.endswith("/events"):
             if self.refuse_events:
-                return self._error(403)
+                return rejection(403)
             self.events.append(json.loads(request.content))
             return httpx2.Response(201, json=self.events[-1])
         if path.endswith("/deployments/digits-canary"):
@@ -128,7 +128,7 @@ class World:
         for each in change:
             name = each["path"].rpartition("/")[2].replace("~1", "/")
             if each["op"] == "test" and self.annotations.get(name) != each["value"]:
-                return self._error(422)
+                return rejection(422)
             if each["op"] == "replace":
                 self.backends = each["value"]
             elif each["op"] == "add":
@@ -146,12 +146,9 @@ class World:
             self.status_writes -= 1
             self.version += 1
         if change["resourceVersion"] != str(self.version):
-            return self._error(409)
+            return rejection(409)
         self.managers = change["managedFields"]
         return httpx2.Response(200, json=self._route())
-
-    def _error(self, code: int) -> httpx2.Response:
-        return httpx2.Response(code, json={"kind": "Status", "code": code, "message": "rejected"})
 
     def _route(self) -> dict[str, Any]:
         return {

@@ -50,13 +50,13 @@ def cluster_processes(state: Path) -> list[int]:
     return [child.pid for child in psutil.Process(first).children(recursive=True)]
 
 
-def pod_processes(state: Path, uid: str, proc: Path = PROC) -> list[int]:
+def pod_processes(state: Path, uid: str) -> list[int]:
     """Return the processes of a pod's containers, without the pause process."""
     found = []
     for pid in cluster_processes(state):
         try:
-            command = (proc / str(pid) / "cmdline").read_bytes()
-            inside = _POD.search((proc / str(pid) / "cgroup").read_text())
+            command = (PROC / str(pid) / "cmdline").read_bytes()
+            inside = _POD.search((PROC / str(pid) / "cgroup").read_text())
         except OSError:
             continue  # the process has exited
         if inside and inside[1].replace("_", "-") == uid and not command.startswith(b"/pause"):
@@ -64,13 +64,11 @@ def pod_processes(state: Path, uid: str, proc: Path = PROC) -> list[int]:
     return found
 
 
-def memory_by_role(
-    pids: Iterable[int], pods: Mapping[str, str], proc: Path = PROC
-) -> dict[str, float]:
+def memory_by_role(pids: Iterable[int], pods: Mapping[str, str]) -> dict[str, float]:
     """Return the current MiB by role."""
     total: dict[str, float] = {}
     for pid in pids:
-        folder = proc / str(pid)
+        folder = PROC / str(pid)
         try:
             command = (
                 (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")

@@ -94,9 +94,7 @@ def network(folder: Path) -> nn.Module:
     return load_network(folder, read_manifest(folder))
 
 
-def random_adapters(
-    model: nn.Module, targets: tuple[str, ...], rank: int = RANK
-) -> dict[str, Tensor]:
+def random_adapters(model: nn.Module, targets: tuple[str, ...]) -> dict[str, Tensor]:
     """Return random adapters with the tensor names that PEFT uses."""
     tensors = {}
     for block in range(SIZE["layers"]):
@@ -104,8 +102,8 @@ def random_adapters(
             layer, _, parts = LAYERS[target]
             rows, columns = model.get_parameter(f"blocks.{block}.{layer}.weight").shape
             name = f"base_model.model.model.layers.{block}.{target}"
-            tensors[f"{name}.lora_A.weight"] = torch.randn(rank, columns) * 0.2
-            tensors[f"{name}.lora_B.weight"] = torch.randn(rows // parts, rank) * 0.2
+            tensors[f"{name}.lora_A.weight"] = torch.randn(RANK, columns) * 0.2
+            tensors[f"{name}.lora_B.weight"] = torch.randn(rows // parts, RANK) * 0.2
     return tensors
 
 

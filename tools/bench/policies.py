@@ -273,7 +273,7 @@ _POLICY_DELAY = 5
 """Time (s) until the API server enforces new policies."""
 
 
-def measure_admission(repetitions: int, pods: int = 200) -> dict[str, list[float]]:
+def measure_admission(repetitions: int) -> dict[str, list[float]]:
     """Return the median time (s) to create a pod in each round, without and with policies.
 
     Each round creates its pods one after another in a separate cluster without nodes.
@@ -284,11 +284,11 @@ def measure_admission(repetitions: int, pods: int = 200) -> dict[str, list[float
         try:
             cluster = lifecycle.up(cluster_spec(Kind.SIMULATED, 0), Reporter())
             with connect(cluster.layout.kubeconfig) as client:
-                _create_pods(client, pods)  # opens connections and fills caches; not measured
+                _create_pods(client)  # opens connections and fills caches; not measured
                 for turn in range(repetitions):
-                    samples[WITHOUT].append(_create_pods(client, pods))
+                    samples[WITHOUT].append(_create_pods(client))
                     with _enforced_policies(cluster):
-                        samples[WITH].append(_create_pods(client, pods))
+                        samples[WITH].append(_create_pods(client))
                     medians = [f"{1000 * values[-1]:.1f} ms" for values in samples.values()]
                     print_line(f"  {turn + 1}/{repetitions} without and with policies: {medians}")
         finally:
@@ -296,9 +296,9 @@ def measure_admission(repetitions: int, pods: int = 200) -> dict[str, list[float
     return samples
 
 
-def _create_pods(client: httpx.Client, count: int) -> float:
+def _create_pods(client: httpx.Client) -> float:
     seconds = []
-    for number in range(count):
+    for number in range(200):
         manifest = pod(f"pod-{number}")
         start = time.perf_counter()
         response = client.post(_PODS, json=manifest)

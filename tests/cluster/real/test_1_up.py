@@ -248,7 +248,7 @@ def test_job_controller_replaced_the_killed_pod_and_its_peer(update: Update) -> 
 
 @pytest.mark.parametrize("job", KINDS)
 def test_make_up_waits_for_every_job_kind_and_reports_its_result(update: Update, job: str) -> None:
-    update.killed.check_reported(job, KINDS[job])
+    update.killed.check_reported(KINDS[job])
 
 
 def test_logs_and_events_of_a_killed_gang_are_saved_with_its_checkpoints(
@@ -293,7 +293,7 @@ def test_run_survives_node_and_cluster_failures_and_down_leaves_nothing(
         await_(lambda: len(_unfinished(real)) == 1, "a new run")
         (run,) = _unfinished(real)
         real.await_epoch(run, 3)
-        _node_process(real, "gpu-node-1").kill()
+        _node_process("gpu-node-1").kill()
         await_(lambda: "resume" in [line["event"] for line in real.logs(run)], "a resumed run")
         assert process.poll() is None, process.communicate()[0]
         rejected_before = _pods_rejected_by_kubelets(real)
@@ -353,7 +353,7 @@ def _version(real: Platform, run: str) -> str:
     return str(json.loads((export / "manifest.json").read_text())["weights"]["sha256"])[:12]
 
 
-def _node_process(real: Platform, node: str) -> psutil.Process:
+def _node_process(node: str) -> psutil.Process:
     """Return PID 1 of a node's namespaces, as seen from the host."""
     for process in psutil.process_iter(["cmdline"]):
         command = process.info["cmdline"] or []

@@ -197,8 +197,8 @@ def test_objects_of_a_retained_run_are_not_reported_separately() -> None:
     assert texts_of(plans.step("delete", service, retain=True)) == []
 
 
-def sized(storage: str, name: str = "checkpoints") -> plans.Manifest:
-    claim = plans.claim(name)
+def sized(storage: str) -> plans.Manifest:
+    claim = plans.claim("checkpoints")
     claim["spec"]["resources"]["requests"]["storage"] = storage
     return claim
 

@@ -273,12 +273,12 @@ def test_any_invalid_body_raises_input_error(malformed: bytes) -> None:
 VALUES = np.arange(8, dtype="<f4") / 8
 
 
-def binary_request(size: int = 32, **fields: object) -> tuple[bytes, str]:
+def binary_request(**fields: object) -> tuple[bytes, str]:
     tensor = {
         "name": "images",
         "shape": [2, 1, 2, 2],
         "datatype": "FP32",
-        "parameters": {"binary_data_size": size},
+        "parameters": {"binary_data_size": 32},
     }
     head = json.dumps({"inputs": [tensor]} | fields).encode()
     return head, str(len(head))

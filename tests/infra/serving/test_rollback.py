@@ -18,9 +18,9 @@ from tests.infra.serving.test_runtimes import CUSTOM
 LIMITS = {"prometheus": "http://prometheus.monitoring:9090", "image": "inference"}
 
 
-def with_rollback(route: Any = None, weight: int = 20, **limits: Any) -> InferenceServiceArgs:
+def with_rollback(weight: int = 20, **limits: Any) -> InferenceServiceArgs:
     canary = {**CANARY, "weight": weight, "rollback": {**LIMITS, **limits}}
-    return serving(route=route or GATEWAY, canary=canary)
+    return serving(route=GATEWAY, canary=canary)
 
 
 def built(args: InferenceServiceArgs) -> dict[str, Manifest]:

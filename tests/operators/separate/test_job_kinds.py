@@ -113,4 +113,4 @@ def test_jobset_restarted_all_pods_of_a_jobset_job(killed: KilledPods) -> None:
 def test_make_up_waits_for_every_job_kind_and_reports_its_result(
     killed: KilledPods, kind: str
 ) -> None:
-    killed.check_reported(kind, kind)
+    killed.check_reported(kind)

@@ -18,14 +18,14 @@ SMALL: dict[str, dict[str, Option]] = {
 """Options that make a model small enough for fast tests."""
 
 
-def model_and_inputs(name: str, outputs: int = 10) -> tuple[nn.Module, Tensor]:
+def model_and_inputs(name: str) -> tuple[nn.Module, Tensor]:
     """Return a model and a batch of eight inputs for it."""
     options = SMALL.get(name, {})
     shape = input_shape(name, options)
     assert shape is not None
     torch.manual_seed(0)
-    model = build(name, options, outputs, shape)
-    inputs = torch.randint(outputs, (8, *shape)) if name == "gpt" else torch.rand(8, *shape)
+    model = build(name, options, 10, shape)
+    inputs = torch.randint(10, (8, *shape)) if name == "gpt" else torch.rand(8, *shape)
     return model, inputs
 
 

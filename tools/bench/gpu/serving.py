@@ -232,9 +232,9 @@ def _times(network: Callable[[Tensor], Tensor], choice: Choice) -> dict[str, Any
     return {str(size): _milliseconds(partial(network, example(choice, size))) for size in BATCHES}
 
 
-def _milliseconds(action: Callable[[], object], times: int = 50) -> dict[str, float]:
+def _milliseconds(action: Callable[[], object]) -> dict[str, float]:
     samples = []
-    for turn in range(-5, times):
+    for turn in range(-5, 50):
         torch.cuda.synchronize()
         started = time.perf_counter()
         action()

@@ -1,17 +1,14 @@
-"""New environments, protected resources and rights of pipelines under the real engine."""
+"""New environments and rights of pipelines under the real engine."""
 
 import json
-import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import pytest
 import yaml
 
 from devcluster.paths import CHECKOUT
-from tests.engine.conftest import MakeStack, Stack
+from tests.engine.conftest import MakeStack
 
 
 def test_new_environment_passes_every_mandatory_rule_without_edits(
@@ -40,54 +37,6 @@ def test_new_environment_passes_every_mandatory_rule_without_edits(
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["counts"]["create"] > 15
     assert not any(violation["mandatory"] for violation in report["violations"])
-
-
-@pytest.fixture
-def protected(engine: MakeStack) -> Stack:
-    """A stack whose claim is protected."""
-
-    def protect(config: dict[str, Any]) -> None:
-        config["gpu-platform:storage"]["claims"]["checkpoints"]["protect"] = True
-
-    stack = engine("simulated", protect)
-    outcome = stack.up()
-    assert outcome.status == 0, outcome.text
-    return stack
-
-
-def test_protected_claim_is_deleted_by_neither_destroy_nor_an_edit(protected: Stack) -> None:
-    destroyed = protected._pulumi("destroy", "--yes", "--skip-preview")
-    assert destroyed.status != 0
-    assert "protected" in destroyed.text
-    assert "kubernetes:core/v1:PersistentVolumeClaim" in protected.resources()
-
-    def without_claims(config: dict[str, Any]) -> None:
-        config["gpu-platform:storage"]["claims"] = {}
-        config["gpu-platform:training"]["jobs"] = {}
-        config["gpu-platform:inference"]["services"] = {}
-
-    protected.edit(without_claims)
-    out = protected.rendered.parent / "out"
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "gitops", "preview", "--stack", "simulated"),
-            *("--config-file", str(protected._file), "--out", str(out)),
-        ],
-        cwd=CHECKOUT,
-        env=protected._environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    comment = (out / "comment.md").read_text()
-    assert done.returncode == 3, comment + done.stderr
-    assert "It is protected: the update is rejected until the protection is removed." in comment
-    rest = protected._pulumi("destroy", "--yes", "--skip-preview", "--exclude-protected")
-    assert rest.status == 0, rest.text
-    left = protected.resources()
-    assert "kubernetes:core/v1:PersistentVolumeClaim" in left
-    assert not any("batch.volcano.sh" in kind for kind in left)
-    shutil.rmtree(out)
 
 
 def test_rights_cover_every_object_and_charts_are_mentioned(engine: MakeStack) -> None:

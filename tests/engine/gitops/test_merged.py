@@ -57,11 +57,6 @@ def test_claim_is_removable_once_the_removal_of_its_protection_is_merged(
     assert applied.up().status == 0
 
 
-def test_a_protected_claim_cannot_be_removed(applied: Stack, tmp_path: Path) -> None:
-    applied.edit(unused)
-    assert gitops(applied, tmp_path).status == 3
-
-
 def test_preview_from_another_checkout_of_the_same_commit_shows_no_change(
     applied: Stack, tmp_path: Path
 ) -> None:
@@ -81,3 +76,24 @@ def test_preview_from_another_checkout_of_the_same_commit_shows_no_change(
     assert found.status == 0, found.comment
     state = applied._command("stack", "export", "--stack", "simulated").text
     assert os.fspath(Path(__file__).parents[3]) not in state
+
+
+def test_protected_claim_is_deleted_by_neither_destroy_nor_an_edit(
+    applied: Stack, tmp_path: Path
+) -> None:
+    destroyed = applied._pulumi("destroy", "--yes", "--skip-preview")
+    assert destroyed.status != 0
+    assert "protected" in destroyed.text
+    assert "kubernetes:core/v1:PersistentVolumeClaim" in applied.resources()
+    applied.edit(unused)
+    removed = gitops(applied, tmp_path)
+    assert removed.status == 3, removed.comment
+    assert (
+        "It is protected: the update is rejected until the protection is removed."
+        in removed.comment
+    )
+    rest = applied._pulumi("destroy", "--yes", "--skip-preview", "--exclude-protected")
+    assert rest.status == 0, rest.text
+    left = applied.resources()
+    assert "kubernetes:core/v1:PersistentVolumeClaim" in left
+    assert not any("batch.volcano.sh" in kind for kind in left)

@@ -6,7 +6,6 @@ import pytest
 
 from infra.settings import validate
 from infra.settings.training.torchtitan import released
-from kube.kinds import KINDS, kinds_that_support
 from tests.infra.jobs import configuration, job, kind_of, problems_of
 
 LLAMA: dict[str, Any] = {"module": "llama3", "config": "llama3_8b"}
@@ -89,11 +88,6 @@ def test_mistake_is_reported_with_its_remedy(name: str) -> None:
     job_config, parts = MISTAKES[name]
     found = problems_of(job_config)
     assert any(all(part in problem for part in parts) for problem in found), found
-
-
-@pytest.mark.parametrize("kind", sorted(KINDS.keys() - kinds_that_support("torchtitan")))
-def test_kinds_without_a_rendezvous_reject_torchtitan(kind: str) -> None:
-    assert any("does not support" in problem for problem in problems_of(torchtitan_job(kind)))
 
 
 @pytest.mark.parametrize("module", released()["modules"])

@@ -10,6 +10,7 @@ from infra.manifests import Manifest
 from infra.settings import SettingsError
 from infra.settings.problems import full_key
 from infra.settings.tenancy import TenancySettings
+from kube.names import ADMISSION_PREFIX
 from policies import admission
 
 _POLICY: Final = "ValidatingAdmissionPolicy"
@@ -39,7 +40,7 @@ class Admission(Component):
         for manifest in manifests(args):
             kind = manifest["kind"]
             suffix = {_BINDING: "-binding", _POLICY: ""}.get(kind, f"-{kind.lower()}")
-            rule = manifest["metadata"]["name"].removeprefix(admission.PREFIX)
+            rule = manifest["metadata"]["name"].removeprefix(ADMISSION_PREFIX)
             # Policies depend on the objects that they read. Each binding depends on its policy.
             options = self.options(after=policies[-1:] if kind == _BINDING else objects)
             created = self.create(f"{name}-{rule}{suffix}", manifest, options)

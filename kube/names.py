@@ -133,3 +133,6 @@ SECRETS_PATH: Final = "/secrets"
 
 PROGRAM_PATH: Final = "/app"
 """Directory of the program in every image."""
+
+ADMISSION_PREFIX: Final = "gpu-platform-"
+"""Prefix of the names of the stack's ValidatingAdmissionPolicies and their bindings."""

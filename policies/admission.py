@@ -12,6 +12,7 @@ import yaml
 
 from kube import promoted_models
 from kube.accelerators import OTHER_DEVICES
+from kube.names import ADMISSION_PREFIX
 from policies import output
 from policies.catalogue import with_custom_rules
 from policies.cel import Manifest, Target, Variables, literal, pattern
@@ -23,8 +24,6 @@ from policies.rule import Rule, RuleConfig
 from policies.settings import GpuConfig, SystemConfig
 
 Mode = Literal["audit", "warn", "deny"]
-PREFIX: Final = "gpu-platform-"
-"""Prefix of the names of all policies and bindings."""
 EXCLUDED: Final = ("kube-system",)
 """Namespaces that are always excluded. If a policy kept control plane pods from restarting, the
 cluster could not recover."""
@@ -91,7 +90,7 @@ def manifests(
         settings = _settings(config, scope)
         if rule.admission is not None and settings.get(rule.admission.requires, True):
             target = rule.admission.target
-            name = f"{PREFIX}{target.name}{'' if mandatory else '-advisory'}"
+            name = f"{ADMISSION_PREFIX}{target.name}{'' if mandatory else '-advisory'}"
             policy = policies.setdefault(name, _Policy(name, target, mandatory))
             exempt = _exempt(rule, config, configuration)
             policy.add(rule, rule.admission.expressions(settings, exempt))

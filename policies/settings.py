@@ -32,6 +32,13 @@ def _lower_case(patterns: list[str]) -> list[str]:
     return [pattern.lower() for pattern in patterns]
 
 
+def _exact(names: list[str]) -> list[str]:
+    for name in names:
+        if "*" in name:
+            raise ValueError(f"{name!r} contains a wildcard; write the full name")
+    return names
+
+
 def _not_all_objects(patterns: list[str]) -> list[str]:
     for pattern in patterns:
         namespace, _, rest = pattern.partition("/")
@@ -56,6 +63,9 @@ def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
 
 NamePatterns = Annotated[list[str], AfterValidator(_lower_case)]
 """Patterns for names, ignoring case. They are kept in lower case."""
+
+ExactNames = Annotated[list[str], AfterValidator(_exact)]
+"""Names that contain no wildcard, because a wildcard would match nothing."""
 
 SystemNames = Annotated[list[str], AfterValidator(_not_all_objects)]
 """Patterns for the addresses of exempt objects. Each must contain a namespace or a name."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
+from kube.names import ADMISSION_PREFIX
 from kube.workloads.record import NO_RECORD
 from policies import cel
 from policies.availability import matches_everything
@@ -292,7 +293,10 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
 
     `in_view` is true if the rule becomes part of the role `view`.
     """
-    controls = _controls(rule) and not _is_limited_to_names(rule)
+    controls = _controls(rule)
+    names = [name.text or "" for name in rule["resourceNames"].items()]
+    disables = controls and any(name.startswith(ADMISSION_PREFIX) for name in names)
+    controls = controls and not _is_limited_to_names(rule)
     for verb in rule["verbs"].items():
         if verb.value == "*" and not _is_custom(rule):
             yield Violation(verb, "only the verbs that are needed")
@@ -300,6 +304,8 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
             yield Violation(verb, "nothing: it grants the permissions of other users")
         elif verb.value in _LABEL_VERBS and _covers_namespaces(rule):
             yield Violation(verb, "nothing: it can change the Pod Security labels of namespaces")
+        elif disables and verb.value not in _READ_VERBS:
+            yield Violation(verb, "get, list or watch: it can disable the platform's policies")
         elif controls and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         elif in_view and verb.value not in _READ_VERBS:

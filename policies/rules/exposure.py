@@ -14,6 +14,7 @@ from kube.names import GATEWAY_GROUP
 from policies import cel
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, resource_rule, show
+from policies.settings import ExactNames
 from policies.values import Node, any_field
 
 _PUBLIC_TYPES: Final = ("loadbalancer", "nodeport")
@@ -71,7 +72,7 @@ _BUILT_IN_GROUPS: Final = ("", "apps", "batch", "networking.k8s.io", "apiextensi
 class ServiceConfig(RuleConfig):
     """Configuration of `service-not-public`."""
 
-    allowed_services: list[str] = Field(
+    allowed_services: ExactNames = Field(
         default=[],
         description="Services, Ingresses, Gateways and custom resources that may be public, each "
         "as `namespace/Kind/name` or `namespace/Kind.group/name`.",

@@ -27,7 +27,7 @@ from policies.rule import (
     workload_rule,
 )
 from policies.rules.scheduling import BATCH_LABEL, SystemsConfig, admitted_by_kueue, training_pods
-from policies.settings import GpuConfig
+from policies.settings import ExactNames, GpuConfig
 from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
@@ -38,7 +38,7 @@ KUEUE = "kueue.x-k8s.io"
 class QueueConfig(SystemsConfig):
     """Configuration of `training-queue-declared`."""
 
-    existing_queues: list[str] = Field(
+    existing_queues: ExactNames = Field(
         default=[], description="Queues that exist without being declared in this stack."
     )
 

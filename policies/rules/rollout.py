@@ -23,7 +23,7 @@ from policies.rule import (
     stack_rule,
     workload_rule,
 )
-from policies.settings import RoleConfig
+from policies.settings import ExactNames, RoleConfig
 from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
@@ -44,7 +44,7 @@ class DrainConfig(RoleConfig):
 class BackendConfig(RuleConfig):
     """Configuration of `route-backends-declared`."""
 
-    existing_services: list[str] = Field(
+    existing_services: ExactNames = Field(
         default=[],
         description="Services that exist without being declared in this stack, each as "
         "`namespace/name`.",

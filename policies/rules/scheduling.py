@@ -31,7 +31,7 @@ from policies.rule import (
     workload_rule,
 )
 from policies.rules.gpu_devices import is_cpu_task
-from policies.settings import NoConfig, QueueSystem, RoleConfig, TaskConfig
+from policies.settings import ExactNames, NoConfig, QueueSystem, RoleConfig, TaskConfig
 from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
@@ -54,7 +54,9 @@ class SystemsConfig(RoleConfig):
 class SchedulerConfig(SystemsConfig):
     """Configuration of `training-scheduler`."""
 
-    schedulers: list[str] = Field(default=["volcano"], description="Schedulers that support gangs.")
+    schedulers: ExactNames = Field(
+        default=["volcano"], description="Schedulers that support gangs."
+    )
 
 
 BATCH_LABEL: Final = (
@@ -77,7 +79,7 @@ class GangConfig(SystemsConfig, TaskConfig):
 class PriorityConfig(RoleConfig):
     """Configuration of `priority-class-known`."""
 
-    existing_priority_classes: list[str] = Field(
+    existing_priority_classes: ExactNames = Field(
         default=["system-cluster-critical", "system-node-critical"],
         description="Priority classes that exist without being declared in this stack.",
     )

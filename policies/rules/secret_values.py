@@ -39,6 +39,7 @@ from policies.secret_patterns import (
     decoded,
     is_secret,
 )
+from policies.settings import ExactNames
 from policies.values import UNKNOWN, Node, any_field
 from policies.workloads import Container, Pod
 
@@ -52,7 +53,7 @@ _HIDDEN: Final = "a literal, which is not shown here"
 class EnvironmentConfig(RuleConfig):
     """Configuration of the rules about secrets."""
 
-    allowed_names: list[str] = Field(
+    allowed_names: ExactNames = Field(
         default=[],
         description="Names of environment variables and data keys that look like secrets but are "
         "not.",

@@ -9,12 +9,13 @@ from typing import Any, Final
 from pydantic import Field
 
 from policies.rule import Level, Rule, RuleConfig, Severity, declared_rule
+from policies.settings import ExactNames
 
 
 class PreemptsConfig(RuleConfig):
     """Configuration of `plan-preempts-nothing-of`."""
 
-    queues: list[str] = Field(
+    queues: ExactNames = Field(
         default=[],
         description="Queues whose gangs must not be preempted. An empty list protects all queues.",
     )

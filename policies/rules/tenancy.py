@@ -14,7 +14,7 @@ from policies.controllers import Workload
 from policies.demand import Demand, demanded_gpus
 from policies.resources import Resource
 from policies.rule import Level, Rule, Severity, Violation, stack_rule
-from policies.settings import RoleConfig
+from policies.settings import ExactNames, RoleConfig
 from policies.values import Node
 from policies.views import Stack
 
@@ -24,7 +24,7 @@ _DEVICE_QUOTA_SUFFIX: Final = ".deviceclass.resource.k8s.io/devices"
 class NamespaceConfig(RoleConfig):
     """Configuration of the rules about namespaces."""
 
-    existing_namespaces: list[str] = Field(
+    existing_namespaces: ExactNames = Field(
         default=[],
         description="Namespaces whose quota and default-deny policy are declared outside this "
         "stack.",

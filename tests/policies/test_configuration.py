@@ -112,6 +112,24 @@ def test_claim_devices_patterns_that_set_every_claim_to_zero_are_rejected(patter
     configure({"cluster": {"claimDevices": {"*": 8, "ml/network-*": 0}}}, RULES)
 
 
+@pytest.mark.parametrize(
+    ("rule", "setting"),
+    [
+        ("namespace-gpu-quota", "existingNamespaces"),
+        ("namespace-default-deny", "existingNamespaces"),
+        ("training-queue-declared", "existingQueues"),
+        ("priority-class-known", "existingPriorityClasses"),
+        ("training-scheduler", "schedulers"),
+        ("service-not-public", "allowedServices"),
+        ("no-literal-secrets", "allowedNames"),
+        ("plan-preempts-nothing-of", "queues"),
+    ],
+)
+def test_wildcards_in_exact_names_are_rejected(rule: str, setting: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"'team-\*' contains a wildcard"):
+        configure({rule: {setting: ["team-*"]}}, RULES)
+
+
 def test_all_configuration_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as exc_info:
         configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)

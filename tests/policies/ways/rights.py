@@ -30,6 +30,13 @@ WAYS = [
         "validatingadmissionpolicybindings",
         "delete",
     ),
+    role(
+        "an admission policy binding of the platform",
+        ADMISSION,
+        "validatingadmissionpolicybindings",
+        "delete",
+        "gpu-platform-pods",
+    ),
     role("changes to all pods", ADMISSION, "mutatingadmissionpolicies", "create"),
     role("Secrets in the responses to patches", "", "secrets", "patch"),
     role("Secrets in the responses to deletions", "", "secrets", "deletecollection"),

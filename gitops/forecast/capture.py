@@ -6,6 +6,7 @@ from datetime import datetime
 from decimal import Decimal
 from typing import Any, Final
 
+from gitops.errors import GitopsError
 from gitops.forecast.shapes import (
     add,
     estimated_shapes,
@@ -18,6 +19,7 @@ from gitops.forecast.state import Gang, Node, PriorityClass, Queue, State
 from gitops.prices import Prices
 from gitops.runs.snapshot import (
     Cluster,
+    ForbiddenError,
     Object,
     Snapshot,
     group_of,
@@ -44,7 +46,13 @@ def capture(cluster: Cluster, now: datetime) -> State:
     Raises:
         GitopsError: If the user is not allowed to list pods, or a request fails for another reason.
     """
-    snapshot = cluster.snapshot()
+    try:
+        snapshot = cluster.snapshot()
+    except ForbiddenError as error:
+        command = "python -m gitops access --stack NAME --snapshotters GROUP"
+        raise GitopsError(
+            f"{error}; `{command}` prints the required permissions (docs/simulation.md)"
+        ) from None
     notes: list[str] = []
     if not snapshot.all("PriorityClass"):
         notes.append("PriorityClasses cannot be listed")

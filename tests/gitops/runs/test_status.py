@@ -288,7 +288,7 @@ def test_kinds_that_the_user_may_not_list_are_skipped(tmp_path: Path) -> None:
     [
         (["status"], "If you are allowed to list the pods of a namespace, add --namespace NAME\n"),
         (["status", "-n=ml"], "sets permissions in tenancy.groups (docs/teams.md)\n"),
-        (["snapshot"], "forbidden: pods\n"),
+        (["snapshot"], "prints the required permissions (docs/simulation.md)\n"),
     ],
 )
 def test_remedy_for_a_forbidden_request_depends_on_the_command(

@@ -324,17 +324,6 @@ class GpuSettings(Settings):
             return None
         return self.namespace if self.provider == "device-plugin" else self.operator.namespace
 
-    @model_validator(mode="before")
-    @classmethod
-    def _provider_replaces_install(cls, values: Any) -> Any:
-        if isinstance(values, dict) and "install" in values:
-            provider = "existing" if values["install"] is False else "device-plugin"
-            raise ValueError(
-                "sets `install`, which was replaced by `provider`: use "
-                f"`provider: {provider}` instead"
-            )
-        return values
-
     @model_validator(mode="after")
     def _only_settings_of_the_provider(self) -> Self:
         configured = self.model_fields_set

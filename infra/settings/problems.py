@@ -4,6 +4,7 @@ import difflib
 import json
 import re
 from collections.abc import Collection, Iterable, Mapping
+from fnmatch import fnmatchcase
 from typing import Final
 
 from pydantic import BaseModel, ValidationError
@@ -36,6 +37,17 @@ _RULES: Final[Mapping[str, str]] = {
     "finite_number": "must be a finite number",
 }
 
+
+_REMOVED: Final[Mapping[str, str]] = {
+    "gpu.install": "`provider: existing` replaces `install: false`; remove `install: true`",
+    "training.jobs.*.suspend": "`state: suspended` replaces `suspend: true`; remove "
+    "`suspend: false`",
+    "training.jobs.*.ttl_seconds": "remove it; finished runs stay until you stop them",
+    "inference.services.*.autoscaling.queue_depth": "use `requests_in_flight`, the target number "
+    "of queued and running requests per pod",
+    "inference.services.*.server.queue": "use `requests_in_flight`",
+}
+"""Advice for the keys of previous versions. `*` is the name of a job or service."""
 
 _UNION: Final = "union"
 """Type of the error that replaces Pydantic's separate errors for the types of a union."""
@@ -91,6 +103,9 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
 def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
     """Return the error message for an unknown key, with the closest match and all known keys."""
     *_, last = path = list(path)
+    for removed, advice in _REMOVED.items():
+        if fnmatchcase(dotted(path), removed) and removed.count(".") == len(path) - 1:
+            return f"{full_key(*path)} is no longer supported: {advice}."
     known = sorted(known)
     close = difflib.get_close_matches(str(last), known, n=1)
     advice = f": did you mean {close[0]!r}?" if close else "."

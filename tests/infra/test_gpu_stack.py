@@ -276,11 +276,6 @@ def test_release_namespace_admits_critical_privileged_pods(provision: Provision)
 @pytest.mark.parametrize(
     ("settings", "part"),
     [
-        (
-            {"install": False},
-            "`install`, which was replaced by `provider`: use `provider: existing`",
-        ),
-        ({"install": True}, "which was replaced by `provider`: use `provider: device-plugin`"),
         ({"operator": {}}, "operator, but provider is device-plugin"),
         ({"provider": "existing", "operator": {}}, "operator, but provider is existing"),
         (

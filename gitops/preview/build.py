@@ -134,6 +134,7 @@ def _resource(change: Change) -> ResourceChange:
         title=change.title,
         urn=change.step.urn,
         kept_in_cluster=operation == "delete" and change.is_retained,
+        exists_in_cluster=change.adopts,
     )
 
 

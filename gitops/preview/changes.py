@@ -40,6 +40,12 @@ class Change:
         return self._view(self.step.new)
 
     @property
+    def adopts(self) -> bool:
+        """True if the stack starts to manage an object that exists in the cluster."""
+        old, new = (self._identity(each)[:2] for each in (self.step.old, self.step.new))
+        return self.step.found and (old != new or "provider" in self.step.replaced_for)
+
+    @property
     def is_deleted_last(self) -> bool:
         """True if the engine deletes the new object at the end of the update.
 

@@ -49,6 +49,7 @@ _OPERATIONS: dict[str, Operation] = {
     "delete": "delete",
     "discard": "delete",
 }
+_CREATIONS: dict[str, Operation] = {"create": "create", "create-replacement": "replace"}
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,8 @@ class Step:
     new: State | None = None
     replaced_for: tuple[str, ...] = ()
     """Changed fields that require a replacement."""
+    found: bool = False
+    """True if an object with the name of the new one exists in the cluster."""
     deleted_last: tuple[State, ...] = ()
     """Replaced objects, which the engine deletes at the end of the update.
 
@@ -230,6 +233,10 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
         step = _refresh_step(result, hide) if result.urn in refreshed else None
         if step is not None:
             steps[step.urn, step.operation] = step
+        elif (operation := _CREATIONS.get(result.op)) is not None and _exists(result):
+            key = hide(result.urn), operation
+            if key in steps:
+                steps[key] = replace(steps[key], found=True)
     complete_steps = (
         replace(step, deleted_last=tuple(replaced.get(step.urn, ()))) for step in steps.values()
     )
@@ -266,6 +273,12 @@ def _step(metadata: _Metadata, hide: Mask) -> Step | None:
         new=_state(metadata.new, hide) if operation != "delete" else None,
         replaced_for=tuple(sorted(metadata.keys or ())),
     )
+
+
+def _exists(result: _Metadata) -> bool:
+    """Return whether the API server's response to a dry run describes an existing object."""
+    found = plain((result.new and result.new.outputs) or {}).get("metadata")
+    return isinstance(found, dict) and bool(found.get("resourceVersion"))
 
 
 def _refresh_step(metadata: _Metadata, hide: Mask) -> Step | None:

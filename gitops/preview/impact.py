@@ -26,6 +26,7 @@ from policies.workloads import Pod
 _ROLES = RoleConfig()
 _IDLE_CANARY = "Before that, its route is changed to send all requests to the stable version."
 _RUN_HASH = re.compile(r"-[0-9a-f]{8}$")
+_MAX_NAMES = 10
 _DATA, _QUEUES, _RUNS, _SERVICES, _OTHER = range(5)
 
 
@@ -55,8 +56,21 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
         if change.is_deleted_last
     }
     renamed = {Impact(_DATA, text) for text in claims.possible_renames(all_changes)}
-    restarted = {*_renamed_runs(all_changes)}
-    return sorted(single | lost | renamed | restarted | {*_servers_without_models(all_changes)})
+    others = {*_renamed_runs(all_changes), *_adoption(all_changes)}
+    return sorted(single | lost | renamed | others | {*_servers_without_models(all_changes)})
+
+
+def _adoption(changes: Iterable[Change]) -> Iterator[Impact]:
+    adopted = sorted(change.title for change in changes if change.adopts)
+    if adopted:
+        names = ", ".join(f"`{title}`" for title in adopted[:_MAX_NAMES])
+        more = f" and {len(adopted) - _MAX_NAMES} more" if len(adopted) > _MAX_NAMES else ""
+        yield Impact(
+            _OTHER,
+            f"Objects that already exist in the cluster are adopted: {names}{more}. The update "
+            "changes them to the stack's values, or fails if another tool manages a field "
+            "(docs/recovery.md). If they belong to someone else, choose other names.",
+        )
 
 
 def missing_objects(changes: Iterable[Change]) -> Iterator[str]:

@@ -25,6 +25,7 @@ class ResourceChange(CamelModel):
     title: str
     urn: str
     kept_in_cluster: bool = False
+    exists_in_cluster: bool = False
 
 
 class PoolRow(CamelModel):

@@ -66,6 +66,14 @@ def refreshed(
     return [{"resourcePreEvent": begin}, {"resOutputsEvent": result}]
 
 
+def created(manifest: Manifest, outputs: Manifest) -> list[dict[str, Any]]:
+    """Return the events of a new resource: the step, then the response to the dry run."""
+    begin, result = step("create", new=manifest), step("create", new=manifest)
+    (registered,) = result.values()
+    registered["metadata"]["new"]["outputs"] = outputs
+    return [begin, {"resOutputsEvent": registered}]
+
+
 def same(manifest: Manifest, **options: Any) -> dict[str, Any]:
     return step("same", manifest, manifest, **options)
 

@@ -68,6 +68,8 @@ def test_objects_are_adopted_and_a_lost_state_is_rebuilt(stack: Platform) -> Non
     commands = (block.script for block in blocks(page) if not block.needs)
     adopt, lost = (script.replace("prod", NAME) for script in commands)
     namespace = stack.kubectl("get", "namespace", NAME)["metadata"]["uid"]
+    preview = stack.shell(f"python -m gitops preview --stack {NAME} || true")
+    assert f"are adopted: `Namespace {NAME}`, `Queue {NAME}`. The update" in preview
     refused = stack.shell(f"! pulumi up --yes --skip-preview --stack {NAME} 2>&1")
     assert "conflict" in refused
     assert "kubectl-create" in refused

@@ -51,6 +51,30 @@ def test_retained_resources_are_counted_separately() -> None:
     assert [item.kept_in_cluster for item in found.resources] == [True, False]
 
 
+def test_existing_objects_that_the_update_adopts_are_named() -> None:
+    new, existing = plans.queue(gpus=16), plans.claim()
+    found = report(
+        *plans.created(new, {"metadata": {"uid": "1"}}),
+        *plans.created(existing, {"metadata": {"uid": "2", "resourceVersion": "9"}}),
+    )
+    assert [item.exists_in_cluster for item in found.resources] == [True, False]
+    (impact,) = found.impacts
+    assert "are adopted: `PersistentVolumeClaim checkpoints in ml`. The update" in impact
+    text = markdown.render(found)
+    assert "- + `PersistentVolumeClaim checkpoints in ml` (exists in the cluster)\n" in text
+
+
+@pytest.mark.parametrize(("name", "adopted"), [("other", True), ("checkpoints", False)])
+def test_replacement_under_a_new_name_adopts_an_existing_object(name: str, adopted: bool) -> None:
+    old, new = plans.claim(), plans.claim()
+    new["metadata"]["name"] = name
+    _, response = plans.created(new, {"metadata": {"resourceVersion": "9"}})
+    metadata = response["resOutputsEvent"]["metadata"]
+    metadata |= {"op": "create-replacement", "urn": plans.urn(old, "claim")}
+    found = report(plans.step("replace", old, new, name="claim"), response)
+    assert [item.exists_in_cluster for item in found.resources] == [adopted]
+
+
 def test_limits_show_free_and_exceeded_capacity() -> None:
     hard = {"pods": "3", "persistentvolumeclaims": "1", "limits.memory": "64Gi"}
     hard |= {"requests.memory": "1Ti", "memory": "1Ti"}

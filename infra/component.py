@@ -112,7 +112,10 @@ class Component(pulumi.ComponentResource):
 
         `references` are the objects without which a webhook rejects the manifest.
         """
-        manifest = _with_stack(manifest)
+        metadata = manifest["metadata"]
+        annotations = metadata.get("annotations") or {}
+        if "namespace" not in metadata and PATCH_FORCE_ANNOTATION not in annotations:
+            manifest = with_stack(manifest)
         manifest = without_dry_run(manifest, references) if references else manifest
         return KubernetesObject(name, manifest, options or self.options())
 
@@ -126,16 +129,14 @@ class Component(pulumi.ComponentResource):
             earlier.append(self.create(f"{name}-{manifest['kind'].lower()}", manifest, options))
 
 
-def _with_stack(manifest: Manifest) -> Manifest:
-    """Return the manifest of a cluster-wide object with an annotation that names the stack.
+def with_stack(manifest: Manifest) -> Manifest:
+    """Return the manifest with an annotation that names the stack.
 
     If another stack has created the object, the annotation causes a conflict. Without a conflict,
     both stacks would manage the object, and destroying one of them would delete it.
     """
     metadata = manifest["metadata"]
     annotations = metadata.get("annotations") or {}
-    if "namespace" in metadata or PATCH_FORCE_ANNOTATION in annotations:
-        return manifest
     stack = f"{pulumi.get_project()}/{pulumi.get_stack()}"
     return {
         **manifest,

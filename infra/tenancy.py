@@ -5,7 +5,7 @@ from typing import Any, Final, Self
 
 import pulumi
 
-from infra.component import Component
+from infra.component import Component, with_stack
 from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, DNS_PORTS, PULL_SECRET, Manifest, compact, standard_labels
 from infra.settings import StackSettings
@@ -14,6 +14,7 @@ from infra.settings.tenancy import IdentitySettings, TenancySettings
 from infra.team_access import team_access
 from kube.names import RAY_NODE_LABEL, ROLE_LABEL, WORKLOAD_LABEL
 
+LIMIT_RANGE: Final = "containers"
 SERVICE_ACCOUNTS: Final = ("training", "inference")
 _SERVER_PORT: Final[int] = InferenceServiceSettings.model_fields["port"].default
 
@@ -65,7 +66,13 @@ class Tenancy(Component):
         namespace_resource = self.create(
             f"{name}-namespace", namespace(args.tenancy), self.options(retain=args.retain)
         )
-        in_namespace = self.options(after=[namespace_resource])
+        # The update adopts an existing namespace, but fails here if it belongs to another stack.
+        owned = self.create(
+            f"{name}-limitrange-{LIMIT_RANGE}",
+            with_stack(limit_range(args.tenancy)),
+            self.options(after=[namespace_resource]),
+        )
+        in_namespace = self.options(after=[namespace_resource, owned])
         for manifest in manifests(args):
             resource_name = f"{name}-{manifest['kind'].lower()}-{manifest['metadata']['name']}"
             self.create(resource_name, manifest, in_namespace)
@@ -115,11 +122,10 @@ def namespace(tenancy: TenancySettings) -> Manifest:
 
 
 def manifests(args: TenancyArgs) -> list[Manifest]:
-    """Return all objects in the namespace except the pull secret."""
+    """Return all objects in the namespace except the LimitRange and the pull secret."""
     tenancy = args.tenancy
     built = [
         *quotas(tenancy, args.gpu_resource),
-        limit_range(tenancy),
         *service_accounts(tenancy, with_secret=args.login is not None),
         *team_access(tenancy),
     ]
@@ -157,7 +163,7 @@ def limit_range(tenancy: TenancySettings) -> Manifest:
     return _object(
         "v1",
         "LimitRange",
-        "containers",
+        LIMIT_RANGE,
         tenancy,
         {
             "limits": [

@@ -72,6 +72,7 @@ def supporting_objects(settings: StackSettings) -> list[Manifest]:
     space = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource=GPU)
     return [
         tenancy.namespace(settings.tenancy),
+        tenancy.limit_range(space.tenancy),
         *tenancy.manifests(space),
         *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
         *(

@@ -154,6 +154,7 @@ def surrounding_objects(values: dict[str, Any]) -> list[Manifest]:
     namespace = tenancy.TenancyArgs(tenancy=settings.tenancy, gpu_resource="nvidia.com/gpu")
     return [
         tenancy.namespace(settings.tenancy),
+        tenancy.limit_range(settings.tenancy),
         *tenancy.manifests(namespace),
         *(volcano.queue(name, queue) for name, queue in settings.volcano.queues.items()),
         *(

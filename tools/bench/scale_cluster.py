@@ -158,6 +158,7 @@ def prerequisites(settings: StackSettings) -> list[Manifest]:
     claim = {"namespace": NAMESPACE, "name": "checkpoints"}
     return [
         tenancy.namespace(settings.tenancy),
+        tenancy.limit_range(args.tenancy),
         *tenancy.manifests(args),
         *(volcano.queue(key, queue) for key, queue in settings.volcano.queues.items()),
         *(storage.volume(key, volume, claim) for key, volume in settings.storage.volumes.items()),

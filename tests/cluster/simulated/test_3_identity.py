@@ -59,14 +59,19 @@ def test_renamed_context_does_not_replace_any_object(cluster: Platform, configur
     assert report["counts"]["create"] == 0
 
 
-def test_a_second_stack_cannot_manage_a_queue_of_the_first(cluster: Platform) -> None:
+@pytest.mark.parametrize("shared", ["queues", "namespace"])
+def test_a_second_stack_cannot_manage_objects_of_the_first(cluster: Platform, shared: str) -> None:
     settings = yaml.safe_load(cluster.stack_file.read_text())["config"]
-    volcano = settings["gpu-platform:volcano"]
+    queues = settings["gpu-platform:volcano"]["queues"]
+    namespace = settings["gpu-platform:tenancy"]["namespace"]
     second = {
         SETTING: settings[SETTING],
         "gpu-platform:gpu": settings["gpu-platform:gpu"],
-        "gpu-platform:volcano": {"install": False, "queues": volcano["queues"]},
-        "gpu-platform:tenancy": {"namespace": "second"},
+        "gpu-platform:volcano": {
+            "install": False,
+            "queues": queues if shared == "queues" else {"second": {}},
+        },
+        "gpu-platform:tenancy": {"namespace": namespace if shared == "namespace" else "second"},
     }
     file = cluster.checkout / "Pulumi.second.yaml"
     file.write_text(yaml.safe_dump({"config": second}))
@@ -77,10 +82,11 @@ def test_a_second_stack_cannot_manage_a_queue_of_the_first(cluster: Platform) ->
     finally:
         cluster.shell(
             "pulumi destroy --yes --skip-preview --stack second && "
-            "pulumi stack rm second --yes && kubectl delete namespace second"
+            "pulumi stack rm second --yes && kubectl delete namespace second --ignore-not-found"
         )
-    for queue in volcano["queues"]:
+    for queue in queues:
         assert cluster.kubectl("get", "queues.scheduling.volcano.sh", queue)
+    assert cluster.kubectl("get", "serviceaccount", "training", "--namespace", namespace)
 
 
 IN_A_POD = """

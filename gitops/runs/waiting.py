@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -221,7 +221,7 @@ def _reasons(
         scheduled = (request(pod) for pod in pods if is_scheduled(pod))
         missing = devices(minimum) - sum(scheduled, Counter[str]())
     queue = queue_of(group)
-    computed = [*_queue_reasons(snapshot, queue, missing), *_capacity_reasons(snapshot, missing)]
+    computed = [*_queue_reasons(snapshot, group, missing), *_capacity_reasons(snapshot, missing)]
     messages = _scheduler_messages(snapshot, group, pods)
     unavailable = any("unavailable" in text for text in messages)
     lacking = starting and len(pods) < int(group.get("spec", {}).get("minMember", 1))
@@ -289,7 +289,8 @@ def _capacity_reasons(snapshot: Snapshot, missing: Counter[str]) -> Iterator[str
             yield f"requests {amount} {resource}, but {only} {free} of {total[resource]} are free"
 
 
-def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iterator[str]:
+def _queue_reasons(snapshot: Snapshot, group: Object, missing: Counter[str]) -> Iterator[str]:
+    name = queue_of(group)
     queue = snapshot.find("Queue", None, name)
     if queue is None:
         yield from filter(None, [missing_queue(snapshot, name)])
@@ -301,6 +302,7 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
     parents = {each: spec.get("parent") for each, spec in specs.items()}
     ancestry = {each: with_ancestors(each, parents) for each in specs}
     uses = "uses" if snapshot.namespace is None else "uses at least"
+    admitted = group.get("status", {}).get("phase", "Pending") != "Pending"
     limits = dict(snapshot.total())  # empty if the user is not allowed to list nodes
     for limiting in reversed(ancestry[name]):
         reserved = sum(
@@ -314,7 +316,8 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
         shared = {each: max(limit - reserved[each], 0) for each, limit in limits.items()}
         capability = devices(specs.get(limiting, {}).get("capability", {}))
         limits = shared | {each: min(n, shared.get(each, n)) for each, n in capability.items()}
-        used = snapshot.used([each for each in specs if limiting in ancestry[each]])
+        below = [each for each in specs if limiting in ancestry[each]]
+        used, held = snapshot.used(below), _reservations(snapshot, below)
         for resource, limit in sorted(limits.items()):
             by_guarantees = reserved[resource] and limit == shared.get(resource)
             if not by_guarantees and limit != capability.get(resource):
@@ -331,6 +334,30 @@ def _queue_reasons(snapshot: Snapshot, name: str, missing: Counter[str]) -> Iter
                     f"queue {limiting} is full: it {uses} {used[resource]} of {limit} "
                     f"{resource}{reason}"
                 )
+            elif not admitted:
+                jobs = {name: each[resource] for name, each in held.items() if each[resource]}
+                if missing[resource] + used[resource] + sum(jobs.values()) > limit:
+                    yield (
+                        f"{sum(jobs.values())} of {limit} {resource} of queue {limiting} are "
+                        f"reserved for jobs that have not started: {', '.join(sorted(jobs))}; if "
+                        "they cannot start, stop them"
+                    )
+
+
+def _reservations(snapshot: Snapshot, queues: Collection[str]) -> dict[str, Counter[str]]:
+    """Return the devices that Volcano reserves for admitted jobs that have not started.
+
+    The keys are the namespaces and names of the jobs.
+    """
+    return {
+        f"{group['metadata']['namespace']}/{owner(group)}": devices(group["spec"]["minResources"])
+        - sum((request(pod) for pod in _pods(snapshot, group) if is_scheduled(pod)), Counter[str]())
+        for group in snapshot.all("PodGroup")
+        if group.get("status", {}).get("phase") == "Inqueue"
+        and queue_of(group) in queues
+        and group["spec"].get("minResources")
+        and needs_pods(snapshot, group)
+    }
 
 
 def _scheduler_messages(snapshot: Snapshot, group: Object, pods: list[Object]) -> list[str]:

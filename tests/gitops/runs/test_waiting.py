@@ -141,6 +141,16 @@ def test_full_queue_is_reported() -> None:
     assert f"queue vision is full: it uses 8 of 16 {GPU}" in found.reasons
 
 
+def test_admitted_jobs_that_have_not_started_reserve_their_resources() -> None:
+    limited = queue(capability={GPU: "16"})
+    stuck = (group("stuck", min_member=1), pod("stuck", message="0/1 nodes are unavailable"))
+    late = (job("late"), group("late", phase="Pending"))
+    first, second = waiting(Snapshot.of([node(64), limited, *stuck, *late]))
+    reason = f"8 of 16 {GPU} of queue vision are reserved for jobs that have not started: ml/stuck"
+    assert any(each.startswith(reason) for each in first.reasons)
+    assert second.reasons == ("Volcano: 0/1 nodes are unavailable",)
+
+
 def test_job_larger_than_its_queue_is_reported() -> None:
     found = single_waiting(node(64), queue(capability={GPU: "8"}), job("big"), group("big"))
     assert f"requests 16 {GPU}, but queue vision is limited to 8" in found.reasons

@@ -1,6 +1,11 @@
-"""The variables of the Makefile. `make -n` prints the commands without running them."""
+"""The Makefile's variables, and the help of its benchmarks.
+
+`make -n` prints the commands without running them.
+"""
 
 import os
+import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -58,3 +63,17 @@ def test_down_rejects_other_values_of_purge(value: str) -> None:
     assert done.returncode == 2
     assert "devcluster down" not in done.stdout
     assert f"PURGE is '{value}': use PURGE=1 to delete checkpoints" in done.stderr
+
+
+@pytest.mark.filterwarnings("ignore:.* found in sys.modules:RuntimeWarning")
+@pytest.mark.parametrize(
+    "module", re.findall(r"-m (tools\.bench\.\w+)", (ROOT / "Makefile").read_text())
+)
+def test_help_of_a_benchmark_does_not_start_it(
+    module: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", [module, "--help"])
+    with pytest.raises(SystemExit) as stopped:
+        runpy.run_module(module, run_name="__main__")
+    assert stopped.value.code == 0
+    assert f"make bench-{module.rpartition('.')[2]}" in " ".join(capsys.readouterr().out.split())

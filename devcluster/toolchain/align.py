@@ -4,6 +4,7 @@ Go compiles a package once for all programs that use the same version of it. Run
 a version in a go.mod file has changed. A unit test fails if the versions disagree.
 """
 
+import argparse
 import re
 import subprocess
 import sys
@@ -80,4 +81,5 @@ def align() -> None:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(description=__doc__).parse_args()
     align()

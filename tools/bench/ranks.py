@@ -5,6 +5,7 @@ traces which checkpoint files the processes open and how much data they read. It
 connections and peak memory from /proc. All processes run on one host, which acts as one node.
 """
 
+import argparse
 import json
 import os
 import re
@@ -43,6 +44,7 @@ Start = Literal["first start", "resume"]
 
 def main() -> None:
     """Measure, print and write the result."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     if not shutil.which("strace"):
         sys.exit("make bench-ranks requires strace: apt-get install strace")
     found = {}

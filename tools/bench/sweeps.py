@@ -1,4 +1,4 @@
-"""GPU-hours that sweeps need to reach the best accuracy of a random search with 24 trials.
+"""GPU-hours that sweeps need to reach the best accuracy of a random search: `make bench-sweeps`.
 
 For each seed, a random search of 24 trials sets the target accuracy. The other searches, among them
 a second random search that draws different values, then run until one of their trials reaches the
@@ -11,6 +11,7 @@ starts and pod terminations take the same time in all searches. All searches are
 different epoch durations.
 """
 
+import argparse
 import contextlib
 import json
 import math
@@ -76,6 +77,7 @@ _processes = multiprocessing.get_context("forkserver")
 
 def main() -> None:
     """Run all searches with each seed, and print the ratios."""
+    argparse.ArgumentParser(description=__doc__).parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     _processes.set_forkserver_preload(["training.train"])
     found: list[dict[str, Any]] = []

@@ -131,13 +131,13 @@ bench-training: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
 	@python -m tools.bench.training
 
-## bench-gpu [BENCH_ARGS="--part paths"]: run all GPU code paths, measure MFU; writes .bench/gpu.json
+## bench-gpu [BENCH_ARGS="--part paths"]: run all GPU code paths and measure MFU; writes .bench/gpu.json
 .PHONY: bench-gpu
 bench-gpu: $(VENV)/dev.stamp requirements/bench.txt
 	@uv pip install --quiet --python $(VENV) --require-hashes -r requirements/bench.txt
 	@python -m tools.bench.gpu $(BENCH_ARGS)
 
-## bench-preflight [BENCH_ARGS=...]: find throttled nodes before step 1; writes .bench/preflight.json
+## bench-preflight [BENCH_ARGS=...]: measure how reliably the preflight check finds slow nodes; writes .bench/preflight.json
 .PHONY: bench-preflight
 bench-preflight: $(VENV)/dev.stamp
 	@python -m tools.bench.preflight $(BENCH_ARGS)

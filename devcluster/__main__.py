@@ -56,7 +56,7 @@ def _parser() -> argparse.ArgumentParser:
         (
             "deploy",
             _deploy,
-            "start the cluster, update its stack, wait for training, request a prediction",
+            "start the cluster, update its stack, wait for training, and request a prediction",
         ),
         ("down", _down, "stop the cluster; checkpoints and the stack's state are kept"),
         ("status", _status, "list runs and the reasons why pending runs wait"),
@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
                 "--volcano",
                 default="",
                 metavar="VERSION",
-                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); minor "
-                f"versions other than {minors} use the default",
+                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); for "
+                f"minor versions other than {minors}, the default release is used",
             )
         if name == "down":
             command.add_argument(

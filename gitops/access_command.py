@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 HELP = "print the Roles that pipelines need to preview or update a stack"
 DESCRIPTION = """\
-Prints Roles, bindings and an admission policy for the pipelines' groups. The Roles grant only the
+Print Roles, bindings and an admission policy for the pipelines' groups. The Roles grant only the
 permissions that the stack's objects require. An administrator applies the output, and applies it
 again when the stack gets a new namespace, objects of a new kind, cluster-scoped objects, Secrets or
 RBAC objects.

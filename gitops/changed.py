@@ -14,14 +14,14 @@ from gitops.errors import GitopsError
 
 HELP = "list the environments that a change affects, as JSON"
 DESCRIPTION = """\
-Prints the stacks whose resources or rules may have changed since a Git revision. If the program or
+Print the stacks whose resources or rules may have changed since a Git revision. If the program or
 the policy pack has changed, all stacks are listed. Otherwise, a stack is listed if its
 configuration has changed or refers to a changed path, such as a Dockerfile or a source directory of
 an image. Stacks with a money budget are also listed if gitops/, which contains the price table, has
 changed. Removed environments are reported on stderr.
 
-With --gitlab, prints a child pipeline for GitLab with the jobs of these stacks and, for each
-removed environment, a job that warns about it.
+With --gitlab, print a child pipeline for GitLab with the jobs of these stacks and, for each removed
+environment, a job that warns about it.
 """
 EPILOG = """\
 examples:

@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
 HELP = "post a report to a pull request or an issue, replacing the previous report"
 DESCRIPTION = """\
-Posts the comment.md of a preview, with the commit, to the current pull request. An existing comment
-about the same stack is replaced, so each stack has one comment. With --affected, marks a comment as
+Post the comment.md of a preview, with the commit, to the current pull request. An existing comment
+about the same stack is replaced, so each stack has one comment. With --affected, mark a comment as
 outdated if its stack is no longer affected.
 """
 EPILOG = """\

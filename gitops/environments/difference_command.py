@@ -9,7 +9,7 @@ from gitops.errors import CHANGES, UNCHANGED, GitopsError
 
 HELP = "compare the settings of two environments"
 DESCRIPTION = """\
-Prints the settings in which two environments differ, including defaults. The values of secrets are
+Print the settings in which two environments differ, including defaults. The values of secrets are
 not compared.
 """
 EPILOG = """\

@@ -16,8 +16,8 @@ from workload.files import is_utf8, write_atomically
 
 HELP = "create the files of a new environment from flags or from answers to prompts"
 DESCRIPTION = """\
-Writes a commented Pulumi.NAME.yaml and policies/config/NAME.json for your cluster. On a terminal,
-asks for every value that is not given as a flag; otherwise, uses the defaults.
+Write a commented Pulumi.NAME.yaml and policies/config/NAME.json for your cluster. On a terminal,
+the command asks for every value that is not given as a flag; otherwise, it uses the defaults.
 """
 EPILOG = """\
 examples:

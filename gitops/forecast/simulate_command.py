@@ -10,9 +10,9 @@ from workload.files import write_atomically
 
 HELP = "simulate how the scheduler handles changes to a snapshot of a cluster"
 DESCRIPTION = """\
-Loads a snapshot into a simulated cluster with a real API server and real Volcano, applies changes,
-and lets the scheduler decide. Simulated time advances from the end of one gang to the end of the
-next. For each gang, the output states whether it starts immediately, waits (with the reason and the
+Load a snapshot into a simulated cluster with a real API server and real Volcano, apply changes, and
+let the scheduler decide. Simulated time advances from the end of one gang to the end of the next.
+For each gang, the output states whether it starts immediately, waits (with the reason and the
 expected start time) or is preempted. It also lists free and fragmented GPUs, and the GPUs per
 queue. The cluster from which the snapshot was taken is not accessed.
 """

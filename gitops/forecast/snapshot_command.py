@@ -10,7 +10,7 @@ from workload.files import write_atomically
 
 HELP = "write the nodes, queues and gangs of a cluster to a file, for simulations"
 DESCRIPTION = """\
-Writes the scheduling state of the cluster to which kubectl is connected: nodes (with labels, taints
+Write the scheduling state of the cluster to which kubectl is connected: nodes (with labels, taints
 and allocatable resources), queues, PriorityClasses, the scheduler's configuration, and the running,
 pending and suspended gangs (with priority, age, deadline and progress). The cluster is not changed.
 """

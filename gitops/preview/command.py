@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 HELP = "preview a stack with the policy pack, and write a report as Markdown and JSON"
 DESCRIPTION = """\
-Previews a stack with the policy pack. The report lists the resources that are created, changed,
+Preview a stack with the policy pack. The report lists the resources that are created, changed,
 replaced and deleted (data loss and lost work first), GPUs by queue and model, their cost, the
 remaining quotas, policy violations, values that are unknown until the update, and the diffs of the
 manifests.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 HELP = "show the training runs of a cluster: progress, cost and reasons for waiting"
 DESCRIPTION = """\
-Shows the training runs of all users in the cluster to which kubectl is connected: state, pods and
+Show the training runs of all users in the cluster to which kubectl is connected: state, pods and
 GPUs; epochs, loss and remaining time as reported by their programs; GPU-hours and cost; position in
 the queue and reasons for waiting; last log lines of a failed run. The cluster is not changed.
 """

@@ -16,7 +16,7 @@ from devcluster.spec import Kind
 
 COMMANDS = {
     "up": "start the cluster",
-    "deploy": "wait for training, request a prediction",
+    "deploy": "wait for training, and request a prediction",
     "down": "checkpoints and the stack's state are kept",
     "status": "list runs",
     "env": "shell exports",

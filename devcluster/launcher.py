@@ -66,7 +66,7 @@ def boot_id() -> str:
 def read_record(layout: Layout) -> Record | None:
     """Return the record of the last start, or None if it is missing or damaged.
 
-    Raise OSError if it cannot be read. The cluster may be running.
+    Raise OSError if it exists but cannot be read, because the cluster may then be running.
     """
     try:
         return TypeAdapter(Record).validate_json(layout.record.read_text())

@@ -137,7 +137,10 @@ class Operation:
         return self.follower.changes
 
     def deletes_new_objects(self) -> bool:
-        """Return whether the engine deletes new objects of the plan at the end of the update."""
+        """Return whether the update ends by deleting objects that it should keep.
+
+        `Change.is_deleted_last` describes the cause.
+        """
         plan = events.plan(events.read(self.follower.path))
         return any(change.is_deleted_last for change in changes(plan.steps))
 
@@ -240,9 +243,10 @@ def recover(stack: Stack, pending: Sequence[dict[str, Any]], kubectl: Sequence[s
 
     The next update uses server-side apply, so it adopts the Kubernetes objects that the interrupted
     update created. It cannot adopt a Helm release: Helm refuses to install or upgrade a release
-    while another operation on this release is pending. Therefore, delete the Secret in which Helm
-    stores the pending revision. The objects that Helm already installed have annotations with the
-    release's name, so the next installation adopts them.
+    while another operation on this release is pending. This function therefore deletes the Secrets
+    in which Helm stores the pending revision or, if the first installation was interrupted, all
+    revisions. The objects that Helm already installed have annotations with the release's name, so
+    the next installation adopts them.
 
     Raises:
         DevclusterError: If a Pulumi command fails.

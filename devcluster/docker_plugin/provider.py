@@ -98,7 +98,10 @@ class ImageProvider(protocol.Provider):
         return protocol.CheckResponse(inputs.with_defaults(request.new_inputs))
 
     async def diff(self, request: protocol.DiffRequest) -> protocol.DiffResponse:
-        """Compare inputs with those of the last build, except credentials and `buildOnPreview`."""
+        """Compare the inputs with those of the last build.
+
+        Credentials and `buildOnPreview` are not compared.
+        """
         stored = request.old_state.get(INPUTS)
         old = _comparable(stored.value if stored and isinstance(stored.value, Mapping) else {})
         new = _comparable(request.new_inputs)

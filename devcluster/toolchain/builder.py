@@ -113,7 +113,7 @@ class Store:
         staged.mkdir()
         shutil.move(built, staged / program.name)
         (staged / program.name).chmod(0o755)
-        if path.parent.exists():  # someone removed the program
+        if path.parent.exists():  # the program was removed from it
             shutil.rmtree(path.parent)
         staged.rename(path.parent)
 

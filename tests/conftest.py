@@ -36,24 +36,27 @@ SERIAL_PATHS = {
     "cluster/separate": "separate clusters",
     "cluster": "real nodes",
     "faults": "real nodes",
-    "operators/separate": "real nodes",  # They start a cluster before the others share theirs.
+    # These tests start separate clusters, and run before the tests that share one.
+    "operators/separate": "real nodes",
     "operators": "real nodes",
     "engine/gitops": "gitops",
     "engine/models": "published models",
     "cluster/separate/volcano": "gang scheduling cluster",
-    # A second cluster, because a single process would still run these tests when others are idle.
+    # A second cluster, so that another process can run these tests. With one cluster, the other
+    # processes would be idle while a single process still runs them.
     "cluster/separate/volcano/test_sweeps.py": "sweeps and places",
     "cluster/separate/volcano/test_places.py": "sweeps and places",
     "cluster/simulated/tenants": "tenants on simulated nodes",
     "engine/processes": "processes",
-    # Like the other files of this tier, each of these is a group of its own, but they take longest.
+    # As in the rest of this tier, each of these files is a separate group. They are listed first,
+    # because they take longest.
     "engine/policies/test_engine.py": "",
     "engine/test_reuse.py": "",
     "engine": "",
 }
 
 # Small models are slower with several threads, and much slower on a busy machine. PyTorch reads
-# this variable when it is imported, also in the processes that tests start.
+# this variable when it is imported, including in the processes that tests start.
 os.environ["OMP_NUM_THREADS"] = "1"
 # With one thread, PyTorch's compiler starts no processes that would import PyTorch again.
 os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"
@@ -79,8 +82,9 @@ settings.load_profile("untimed")
 def pytest_collection() -> Generator[None, object, object]:
     """Exclude modules and collected tests, which live until the end, from garbage collection.
 
-    Scanning these objects would take a third of the CPU time of the collection and a tenth of that
-    of the tests. Running the collector less often saves the tests another twentieth.
+    Scanning these objects would take a third of the CPU time of pytest's collection, and a tenth of
+    the CPU time of the tests. Running the garbage collector less often saves another twentieth of
+    the tests' CPU time.
     """
     gc.disable()
     try:

@@ -72,7 +72,7 @@ def inference_request(
 
 
 class Load(Background):
-    """Clients that wait for each response, and then for a pause, before the next request.
+    """Clients that wait for each response, and then pause before the next request.
 
     Connections are kept alive.
     """

@@ -222,7 +222,7 @@ def test_only_allowed_connections_are_possible_with_network_policies(
         possible = isolated.connections()
         assert {name for name, connects in possible.items() if connects} == ALLOWED
 
-        # The gang must reconnect, resolve its DNS names, and the API server must reach webhooks.
+        # The gang must resolve its DNS names and reconnect, and the API server must reach webhooks.
         platform.shell(f"kubectl delete pod -n {NAMESPACE} {isolated.run}-worker-0")
         await_(lambda: resumed(platform, isolated.run), "the gang trains again")
         assert WEBHOOK in platform.refusal(MALFORMED_QUEUE)

@@ -106,7 +106,7 @@ def test_state_that_checkpoints_do_not_contain_is_refused(
 
 
 def test_empty_extra_state_is_accepted(train: Train) -> None:
-    """Modules of Transformer Engine have such a state without FP8."""
+    """Modules of Transformer Engine have such a state unless they use FP8."""
     train(model=f"{MODELS}:WithExtraState", model_options={"elements": 0})
 
 

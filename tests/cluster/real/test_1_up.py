@@ -175,7 +175,7 @@ def update(real: Platform) -> Iterator[Update]:
 
 
 def _status_of_a_running_gang(killed: KilledPods, ended: Callable[[], bool]) -> dict[str, Any]:
-    """Return what `python -m gitops status` reports of the new run of `digits` in epoch 1."""
+    """Return what `python -m gitops status` reports about the new run of `digits` in epoch 1."""
     found: dict[str, Any] = {}
 
     def training() -> bool:

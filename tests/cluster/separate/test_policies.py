@@ -37,8 +37,9 @@ def original_specs(control_plane: Platform) -> dict[str, object]:
     return found
 
 
-# One at a time, because the engine stops at the first rejected object. Previews of the engine tier
-# check all type tokens; this test checks that an update neither creates nor patches an object.
+# Each object is tested in a separate update, because the engine stops at the first rejected object.
+# Tests of the engine tier preview objects with every type token; this test checks that an update
+# neither creates nor patches an object.
 @pytest.mark.parametrize(
     "manifest",
     [STACK[0], *(item for item in STACK if item["type token"].endswith("Patch"))],

@@ -149,7 +149,7 @@ def test_finished_run_is_not_repeated_after_its_job_is_deleted(changed: Platform
         changed.shell(f"{finished} --namespace {changed.namespace}")
         changed.shell(f"kubectl delete {job} --namespace {changed.namespace} --timeout=600s")
     # Without a refresh, nothing is created, because the state still contains the jobs. The update
-    # may not be empty, because Pulumi repeats updates that a hook has retried.
+    # may still contain changes, because Pulumi repeats updates that a hook has retried.
     changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview")
     for kind, run in zip(JOBS.values(), runs, strict=True):
         assert run not in existing(changed, kind)

@@ -47,12 +47,12 @@ modes:
   audit  nothing is denied; violations are counted in the API server's metrics and written to its
          audit log, if it has one
   warn   like audit, but clients such as kubectl also print the violations as warnings
-  deny   requests that violate mandatory rules are denied; violations of advisory rules are
-         warnings
+  deny   requests that violate mandatory rules are denied; violations of advisory rules only
+         cause warnings
 
-Start with audit, fix or exempt the violations, then use deny. The rules about one kind
-of object form one policy with a binding of the same name, such as gpu-platform-pods, and
-advisory rules form a separate one (gpu-platform-pods-advisory). Settings, levels and
+Start with audit, fix or exempt the violations, then use deny. The mandatory rules about one kind of
+object form one policy, such as gpu-platform-pods, and the advisory rules another one, such as
+gpu-platform-pods-advisory. Each policy has a binding of the same name. Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
 change to the file.
 
@@ -60,8 +60,8 @@ To remove all policies:
   kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings \\
     --selector app.kubernetes.io/part-of=gpu-platform
 
-The policies require Kubernetes 1.30 or later, but no webhook. Rules that need more than
-one object, such as those about queues, quotas and budgets, are not included.
+The policies require Kubernetes 1.30 or later, but no webhook. Rules that need more than one object,
+such as those about queues, quotas and budgets, are not included.
 """
 
 

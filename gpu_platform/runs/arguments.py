@@ -60,7 +60,7 @@ examples:
   python -m gpu_platform models diff registry.example.com/models/digits:production \\
     registry.example.com/models/digits:digits-1a2b3c4d
 
-Registries: credentials are read from ~/.docker/config.json (docker login), certificates of a
+Registries: credentials are read from ~/.docker/config.json (docker login), and certificates of a
 private CA from SSL_CERT_FILE. The commands require the packages in requirements/models.txt.
 """
 

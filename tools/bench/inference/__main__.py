@@ -95,9 +95,14 @@ def _options() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     cores = sorted(os.sched_getaffinity(0))
-    parser.add_argument("--servers", type=_names(CONTESTANTS), default=list(CONTESTANTS))
-    parser.add_argument("--models", type=_names(WORKLOADS), default=list(WORKLOADS))
-    parser.add_argument("--parts", type=_names(PARTS), default=list(PARTS))
+    for option, known in (("servers", CONTESTANTS), ("models", WORKLOADS), ("parts", PARTS)):
+        parser.add_argument(
+            f"--{option}",
+            type=_names(known),
+            default=list(known),
+            metavar="NAMES",
+            help=f"{option} to measure, separated by commas; default: {','.join(known)}",
+        )
     parser.add_argument(
         "--turns", type=int, default=2, help="repetitions of each measurement; default: 2"
     )
@@ -107,8 +112,18 @@ def _options() -> argparse.Namespace:
         default=0.5,
         help="duration (s) of a measurement, multiplied by a per-model factor; default: 0.5",
     )
-    parser.add_argument("--server-core", type=int, default=cores[0])
-    parser.add_argument("--load-core", type=int, default=cores[-1])
+    parser.add_argument(
+        "--server-core",
+        type=int,
+        default=cores[0],
+        help="CPU core on which the servers run; default: the first core",
+    )
+    parser.add_argument(
+        "--load-core",
+        type=int,
+        default=cores[-1],
+        help="CPU core on which the load generator runs; default: the last core",
+    )
     parser.add_argument(
         "--docs", action="store_true", help=f"also write docs/{PAGE.name} and docs/{CHART.name}"
     )

@@ -1,4 +1,4 @@
-"""Whether processes run, and the end of all processes of a session."""
+"""Checks for running processes, and termination of all processes of a session."""
 
 import contextlib
 import os

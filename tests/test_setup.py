@@ -32,7 +32,7 @@ def built(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def imported(file: Path) -> Iterator[str]:
-    """Return the modules that a file imports, also inside functions."""
+    """Return the modules that a file imports, including those imported inside functions."""
     for node in ast.walk(ast.parse(file.read_text())):
         if isinstance(node, ast.ImportFrom):
             yield node.module or ""

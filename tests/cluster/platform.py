@@ -50,7 +50,10 @@ TAKE_DOWN = """
 tail --pid="$1" --follow /dev/null
 test ! -e "$GPU_PLATFORM_STATE/$2/control-plane" || make down NODES="$2" PURGE=1
 """
-"""Takes a cluster down if it still exists when the process with an ID has ended."""
+"""Shell script that waits until a process has ended, and then takes down a remaining cluster.
+
+Its arguments are the ID of the process and the kind of the cluster.
+"""
 
 
 @dataclass(frozen=True)

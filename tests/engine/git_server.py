@@ -15,9 +15,9 @@ from urllib.parse import urlsplit
 def git_server(repositories: Path, as_proxy: ssl.SSLContext | None = None) -> Iterator[str]:
     """Serve the bare repositories in a directory and yield its URL.
 
-    With `as_proxy`, the URL is also that of an HTTPS proxy that responds for every host itself:
-    Pulumi rejects plain HTTP, and a
-    virtual environment cannot be created in a plugin directory whose name contains a port.
+    With `as_proxy`, the server is also an HTTPS proxy that impersonates every host. Pulumi rejects
+    plain HTTP, and a virtual environment cannot be created in a plugin directory whose name
+    contains a port.
     """
 
     class Handler(BaseHTTPRequestHandler):

@@ -184,7 +184,10 @@ class Preview(Engine):
         super().__init__()
         self.existing = existing
         self.dry_runs: dict[str, bool] = {}
-        """Whether all values are known, by kind and name, so that there is a dry run."""
+        """Maps the kind and name of each object to True if all its values are known.
+
+        The provider performs a dry run of such objects.
+        """
 
     def new_resource(self, args: MockResourceArgs) -> tuple[str | None, dict[str, Any]]:
         _, state = super().new_resource(args)

@@ -121,7 +121,7 @@ class WithExtraState(Frozen):
 
 
 class WithMask(Frozen):
-    """A model with a buffer of a data type, whose elements may share memory."""
+    """A model with a buffer of the given data type, whose elements may share memory."""
 
     def __init__(self, outputs: int, input_shape: tuple[int, ...], dtype: str, share: bool) -> None:
         super().__init__(outputs, input_shape)

@@ -1,4 +1,4 @@
-"""Gangs killed at random times, also during saves, lose no checkpoint.
+"""Gangs killed at random times, including during saves, lose no checkpoint.
 
 Resumed runs have bitwise equal losses, and see every sample once per epoch.
 """

@@ -1,7 +1,7 @@
 """Generated parts of documentation pages: tables, and code from `examples/`.
 
-The tables of permissions have requests in the syntax of `kubectl auth can-i`, checked against the
-Roles.
+The permission tables list requests in the syntax of `kubectl auth can-i`. Their results are
+computed from the Roles.
 """
 
 import re

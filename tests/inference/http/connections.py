@@ -1,4 +1,4 @@
-"""Connections without a network, and an application that answers when a test says so."""
+"""Connections without a network, and an application whose answers a test controls."""
 
 import asyncio
 import weakref

@@ -65,7 +65,7 @@ raise SystemExit(status)
 
 @pytest.fixture
 def mutants() -> Any:
-    """The module, imported late: it takes each process that collects tests a third of a second."""
+    """The module, which is slow to import: processes that only collect tests do not import it."""
     return importlib.import_module("tools.bench.mutants")
 
 

@@ -36,9 +36,9 @@ many requests."""
 CONNECTING: Final = 1.0
 """Duration (s) of an open loop below the capacity before it is measured.
 
-In this time, the load generator opens its connections. At 80% of the capacity, the backlog that
-this causes takes several times as long to clear as the connections take to open, so it would
-determine the tail latency.
+In this time, the load generator opens its connections, which causes a backlog. At 80% of the
+capacity, clearing the backlog takes several times as long as opening the connections, so the
+backlog would determine the tail latency.
 """
 
 FULL_BACKLOG: Final = MAX_QUEUE + 2 * MAX_BATCH

@@ -152,7 +152,7 @@ def structural_counts(spec: Node) -> Iterator[Node]:
 def product(factors: Iterable[Decimal | None]) -> Decimal | None:
     """Return the product of numbers, or None if one of them is unknown.
 
-    Negative numbers count as 0, so that they reduce no sum of products.
+    Negative numbers count as 0, so that a product never reduces a sum.
     """
     result = Decimal(1)
     for factor in factors:

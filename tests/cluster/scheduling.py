@@ -2,7 +2,7 @@
 
 import subprocess
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import cached_property, partial
@@ -28,6 +28,7 @@ from workload.files import write_atomically
 
 NAMESPACE = "ml"
 GPU = "nvidia.com/gpu"
+QUEUES = "queues.scheduling.volcano.sh"
 KEEP_RUNNING = "gpu-platform.dev/lasts"
 """Annotation that prevents kwok from completing a pod."""
 
@@ -138,6 +139,7 @@ class Scheduling:
         self.configure(settings.volcano.scheduler, hierarchical=settings.volcano.hierarchical)
         for key in ordered:
             self._retry(partial(self._api.apply, volcano.queue(key, queues[key])), key)
+        self._await_open(ordered)
         try:
             yield
         finally:
@@ -147,7 +149,7 @@ class Scheduling:
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue whose children have been deleted."""
-        path = f"{self._api.path('queues.scheduling.volcano.sh')}/{name}"
+        path = f"{self._api.path(QUEUES)}/{name}"
         self._retry(partial(self._api.delete, path), name)
 
     @staticmethod
@@ -164,6 +166,17 @@ class Scheduling:
         for manifest in objects:
             response = self._api.apply(manifest)
             assert response.status < 300, response.body
+        self._await_open([each["metadata"]["name"] for each in objects if each["kind"] == "Queue"])
+
+    def _await_open(self, names: Collection[str]) -> None:
+        """Wait until Volcano's controllers have opened queues, because jobs are rejected before."""
+
+        def opened() -> bool:
+            queues = {each["metadata"]["name"]: each for each in self._api.objects(QUEUES)}
+            return all(queues[each].get("status", {}).get("state") == "Open" for each in names)
+
+        if names:
+            await_(opened, f"open queues {names}", pause=0.1)
 
     def submit(self, settings: StackSettings, *keys: str) -> None:
         """Submit jobs of the stack at the same time."""

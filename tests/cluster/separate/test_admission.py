@@ -153,10 +153,10 @@ def test_existing_bad_pod_can_be_labeled_and_deleted(admission: Cluster) -> None
 def test_added_ephemeral_container_is_checked(admission: Cluster) -> None:
     admission.install("deny")
     admission.api.create(pod("good"), SPACE, dry_run=False)
-    debugger = {"name": "debugger", "image": "busybox:1"}
+    debugger = {"name": "debugger", "image": "quay.io/busybox:1"}
     added = {"spec": {"ephemeralContainers": [debugger]}}
     answer = admission.api.patch(f"{PODS}/good/ephemeralcontainers", added)
-    assert "busybox:1" in answer.denied
+    assert "quay.io/busybox:1" in answer.denied
     admission.api.delete(PODS)
 
 

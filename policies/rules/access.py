@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final
 
-from kube.names import ADMISSION_PREFIX
+from kube.names import ADMISSION_GROUP, ADMISSION_PREFIX
 from kube.workloads.record import NO_RECORD
 from policies import cel
 from policies.availability import matches_everything
@@ -50,7 +50,7 @@ _ROLE_ONLY_RESOURCES: Final = (
 """Resources that a Role may grant in its namespace, but that no role may grant cluster-wide."""
 _CONTROL_RESOURCES: Final = {
     "": ("persistentvolumes", "pods/binding", "bindings", "resourcequotas"),
-    "admissionregistration.k8s.io": tuple(
+    ADMISSION_GROUP: tuple(
         f"{prefix}{suffix}"
         for prefix in ("validating", "mutating")
         for suffix in ("admissionpolicies", "admissionpolicybindings", "webhookconfigurations")
@@ -293,10 +293,7 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
 
     `in_view` is true if the rule becomes part of the role `view`.
     """
-    controls = _controls(rule)
-    names = [name.text or "" for name in rule["resourceNames"].items()]
-    disables = controls and any(name.startswith(ADMISSION_PREFIX) for name in names)
-    controls = controls and not _is_limited_to_names(rule)
+    controls = _controls(rule) and not _is_limited_to_names(rule)
     for verb in rule["verbs"].items():
         if verb.value == "*" and not _is_custom(rule):
             yield Violation(verb, "only the verbs that are needed")
@@ -304,7 +301,7 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
             yield Violation(verb, "nothing: it grants the permissions of other users")
         elif verb.value in _LABEL_VERBS and _covers_namespaces(rule):
             yield Violation(verb, "nothing: it can change the Pod Security labels of namespaces")
-        elif disables and verb.value not in _READ_VERBS:
+        elif _names_admission_policies(rule) and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: it can disable the platform's policies")
         elif controls and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
@@ -334,6 +331,16 @@ def _controls(rule: Node) -> bool:
     return any(
         bool(item.value == "*" and controlling) or _grants(item, controlling)
         for item in rule["resources"].items()
+    )
+
+
+def _names_admission_policies(rule: Node) -> bool:
+    """Return whether a rule covers the platform's admission policies or bindings by name."""
+    names = [name.text or "" for name in rule["resourceNames"].items()]
+    return (
+        any(group.value == ADMISSION_GROUP for group in rule["apiGroups"].items())
+        and any(name.startswith(ADMISSION_PREFIX) for name in names)
+        and _controls(rule)
     )
 
 

@@ -270,6 +270,19 @@ HARMLESS = [
         "impersonate:associated-node",
     ),
     controller_role("reading admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
+    harmless(
+        "changes of a storage class whose name starts like those of the admission policies",
+        "rbac.authorization.k8s.io/v1",
+        "ClusterRole",
+        rules=[
+            {
+                "apiGroups": ["storage.k8s.io"],
+                "resources": ["storageclasses"],
+                "resourceNames": ["gpu-platform-fast"],
+                "verbs": ["update"],
+            }
+        ],
+    ),
     controller_role("a controller for its own kinds", "a.example.com", "things/*", "update"),
     controller_role("a controller for gateways", "gateway.networking.k8s.io", "*", "*"),
     controller_role("a controller for queues", "kueue.x-k8s.io", "*", "*"),

@@ -191,10 +191,15 @@ class Scheduling:
         # Jobs are deleted before their pods, which they would create again.
         kinds = ["jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "jobs.batch", "pods"]
         kinds += ["podgroups.scheduling.volcano.sh", "events"]
-        for kind in kinds:
-            answer = self._api.delete(self._api.path(kind, NAMESPACE))
-            assert answer.status == 200, answer.body
-        await_(lambda: not any(map(self.all, kinds)), "the deletion of all objects", pause=0.1)
+
+        def cleared() -> bool:
+            for kind in kinds:
+                answer = self._api.delete(self._api.path(kind, NAMESPACE))
+                assert answer.status == 200, answer.body
+            # Controllers create events, and sometimes pods, of jobs that have just been deleted.
+            return not any(map(self.all, kinds))
+
+        await_(cleared, "the deletion of all objects", pause=0.1)
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of a kind in the namespace."""

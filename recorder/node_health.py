@@ -132,6 +132,7 @@ class Controller:
     check_soon: asyncio.Event = field(default_factory=asyncio.Event)
     """Event that requests another check soon. It is set after a new report, and after a node was
     cordoned, because the next check evicts the node's pods."""
+    _has_watched: bool = False
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
 
@@ -163,6 +164,9 @@ class Controller:
             labels={RUN_LABEL: exists()},
             resource_version=listed.resourceVersion,
         )
+        if not self._has_watched:
+            _log.info("collecting reports from the pods of runs in namespace %s", self.namespace)
+            self._has_watched = True
         try:
             async with asyncio.timeout(WATCH_SECONDS), aclosing(changes):
                 async for _, pod in changes:

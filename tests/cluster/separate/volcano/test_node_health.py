@@ -56,19 +56,26 @@ def controller(volcano: Scheduling, tmp_path: Path) -> Iterator[Scheduling]:
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps(config))
     command = [sys.executable, *pod["containers"][0]["command"][1:], "--interval=0.5"]
-    log = (tmp_path / "log").open("w+")
+    output = tmp_path / "log"
+    log = output.open("w")
     process = subprocess.Popen(
         command, cwd=ROOT, env={**os.environ, "KUBECONFIG": str(file)}, stdout=log, stderr=log
     )
+
+    def watching() -> bool:
+        assert process.poll() is None, output.read_text()
+        # Pods that fail earlier are deleted before the controller can read their reports.
+        return "collecting reports" in output.read_text()
+
     try:
+        await_(watching, "the start of the controller")
         yield volcano
-        assert process.poll() is None, log.seek(0) or log.read()
+        assert process.poll() is None, output.read_text()
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(timeout=500)
-        log.seek(0)
-        sys.stdout.write(log.read())
         log.close()
+        sys.stdout.write(output.read_text())
         for number in range(3):
             set_allocatable_gpus(volcano, f"simulated-{number}", 8)
             volcano.kubectl("uncordon", f"simulated-{number}")

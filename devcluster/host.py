@@ -76,7 +76,7 @@ def missing_packages() -> list[str]:
 
 
 def can_install() -> bool:
-    """Return whether packages can be installed: root on Debian or a derivative."""
+    """Return whether this process can install packages: it must run as root and have apt-get."""
     return os.geteuid() == 0 and shutil.which("apt-get") is not None
 
 

@@ -56,7 +56,7 @@ class LayeredNode(Node):
 
 
 class InheritingNode(Node):
-    """An object whose absent fields, at any depth, are those of a template."""
+    """An object that inherits absent fields, at any depth, from a template."""
 
     __slots__ = ("_own", "_template")
 
@@ -188,7 +188,7 @@ def containers_at(spec: Node, location: Pods) -> Iterator[tuple[Node, ContainerK
 
 
 def images_at(spec: Node, location: Pods) -> Iterator[Node]:
-    """Yield the images of a pod that are specified outside of its containers."""
+    """Yield the images that a pod specifies outside its containers."""
     for path in location.images:
         for node in nodes_at(spec, steps(path)):
             image = _image(node, node["image"]) if isinstance(node.value, dict) else node
@@ -209,7 +209,7 @@ def image_of_uri(uri: str) -> str:
 
 
 def devices_at(spec: Node, devices: Sequence[Devices]) -> dict[str, Any]:
-    """Map resources to the amounts that a pod requests outside of its containers."""
+    """Map resources to the amounts that a pod requests outside its containers."""
     found: dict[str, Any] = {}
     for location in devices:
         summed: dict[str, Any] = {}

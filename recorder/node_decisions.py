@@ -39,7 +39,7 @@ class Policy:
     settle_seconds: float = 600
     """Time that a node must be healthy before it is uncordoned."""
     slow_reports: int | None = None
-    """Number of run starts in which a node is reported as slow before it is cordoned."""
+    """Number of times that starting runs must report a node as slow before it is cordoned."""
     xids: frozenset[int] = frozenset()
     """Xid errors that make a node unhealthy."""
 
@@ -71,7 +71,7 @@ class NodeState:
     xids: frozenset[int] | None = frozenset()
     """All Xid errors that Prometheus reports for the node; None if Prometheus has no data."""
     reports: int = 0
-    """Number of recent run starts during which pods reported the node as slow."""
+    """Number of times that starting runs recently reported the node as slow."""
     checked_at: float = 0
     """Time when the node was created or last uncordoned. Earlier reports and faults are ignored."""
     version: str = ""
@@ -117,7 +117,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     if node.offered < gpus:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
-        return "SlowInGangs", f"reported as slow in {node.reports} run starts"
+        return "SlowInGangs", f"starting runs reported the node as slow {node.reports} times"
     if node.xids is None:
         return "Unknown", "Prometheus has no Xid series for the node"
     return "Healthy", ""

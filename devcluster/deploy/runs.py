@@ -24,7 +24,7 @@ POLL_SECONDS = 1.0
 OUTAGE_SECONDS = 60.0
 """Time (s) for which the API server may be unavailable, for example while it restarts."""
 REPAIR_DELAY_SECONDS = 10.0
-"""Time (s) for which a gang must need the same repair command before the command is run."""
+"""Time (s) for which a gang must need a repair command before the command is run."""
 Result = TypeVar("Result")
 _LAST_LINES: Final = 15
 _INACTIVE_PHASES: Final = {"paused", "succeeded", "failed"}
@@ -123,7 +123,7 @@ def wait_scheduled(
 ) -> int:
     """Wait until every pod of a run's gang is scheduled, and return the number of pods.
 
-    The pods of a succeeded run may have been deleted. Their number is returned nevertheless.
+    If the run has succeeded, its pods may have been deleted; their number is still returned.
 
     Raises:
         DevclusterError: If a pod is not scheduled within `timeout` seconds.

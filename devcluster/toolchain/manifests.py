@@ -18,7 +18,7 @@ from devcluster.toolchain.pins import Module
 CHART = Path("installer/helm/chart/volcano")
 DEFINITIONS = (Path("config/crd/volcano/bases"), Path("config/crd/jobflow/bases"))
 RENDERED = Path("installer/volcano-development.yaml")
-"""Manifests that Volcano's project renders from the chart with its default values."""
+"""Manifests that the Volcano project renders from the chart with its default values."""
 _WEBHOOKS = "# Source: volcano/templates/webhooks.yaml"
 _FORMAT = 2
 """Part of the directory name. Increase it when the set of copied files changes."""

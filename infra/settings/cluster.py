@@ -56,7 +56,7 @@ class ClusterSettings(Settings):
     allow_move: bool = Field(
         default=False,
         description="Allow the next update to move the stack to another cluster: all objects are "
-        "created there, and deleted in the previous cluster (docs/moving.md).",
+        "created there and deleted from the previous cluster (docs/moving.md).",
     )
     labels: Labels = Field(
         default={},
@@ -253,8 +253,8 @@ class GpuSettings(Settings):
     provider: GpuProvider = Field(
         default="device-plugin",
         description="GPU provider: `device-plugin` installs NVIDIA's device plugin; `gpu-operator` "
-        "installs NVIDIA's GPU Operator; `existing` installs nothing, because the cluster already "
-        "has one of them.",
+        "installs NVIDIA's GPU Operator; `existing` installs nothing, for clusters that already "
+        "have one of them.",
     )
     operator: GpuOperatorSettings = Field(
         default=GpuOperatorSettings(),

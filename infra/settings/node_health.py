@@ -46,7 +46,7 @@ class NodeHealthSettings(Settings):
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of run starts within 24 hours in which a node is reported as slow "
+        description="Number of times within 24 hours that starting runs must report a node as slow "
         "(termination message `slow node NODE: …`) before the node is cordoned. null ignores these "
         "reports.",
     )

@@ -25,14 +25,14 @@ from policies.values import UNKNOWN, Node
 from policies.views import Stack
 
 _PUBLIC_BITS: Final = {4: 0, 6: 3}
-"""Prefix lengths of the addresses of the Internet; those of IPv6 are in 2000::/3."""
+"""Prefix length of all Internet addresses, by IP version; those of IPv6 are in 2000::/3."""
 _LARGE_BLOCK_PREFIX: Final = 16
 """Prefix length of a large range of private addresses."""
 _HALF: Final = 0.5
 _WORLD: Final = ("all", "world", "world-ipv4", "world-ipv6", "cluster")
 """Cilium's entities that include other namespaces or the Internet."""
 _CILIUM_PREFIX: Final = re.compile(r"^(k8s|any)[:.]")
-"""Prefix of the source of a label in Cilium's selectors."""
+"""Prefix of a label key that states the source of the label in Cilium's selectors."""
 _CALICO_ALL: Final = "all()"
 _CALICO_LABEL: Final = re.compile(r"""\s*([\w./-]+)\s*==\s*["']([^"']*)["']\s*""")
 _CALICO_NAMESPACES: Final = (
@@ -44,12 +44,12 @@ _CONTROLLER_LABELS: Final = (
     *("jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name"),
     "leaderworkerset.sigs.k8s.io/name",
 )
-"""Labels with the name of the workload, which its controller adds to the pods."""
+"""Labels that controllers add to pods and whose value is the name of the workload."""
 _CONTROLLER_PREFIXES: Final = (
     *("volcano.sh/", "batch.kubernetes.io/", "controller-uid", "ray.io/", "training.kubeflow.org/"),
     *("jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"),
 )
-"""Prefixes of labels with other values that controllers add to pods, such as a task or a queue."""
+"""Prefixes of labels that controllers add to pods with other values, such as a task or a queue."""
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),

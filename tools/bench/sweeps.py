@@ -165,7 +165,7 @@ def _ratio(
 
 
 def _mean_hours(total_hours: float, best_trials: int) -> float:
-    """Return the mean GPU-hours of random search until its best trial, over all orders of trials.
+    """Return the mean GPU-hours until the best trial of a random search, over all orders of trials.
 
     All trials have the same length and the same distribution, so each order is equally likely. The
     best value is shared by `best_trials` trials, and `PARALLEL` trials run at the same time.
@@ -433,7 +433,7 @@ class Search:
 
 
 def _flags(job: dict[str, Any]) -> list[str]:
-    """Return the training program's flags in a job, except the directory and the metrics port."""
+    """Return a job's flags for the training program, except the directory and the metrics port."""
     (task, *_) = job["spec"]["tasks"]
     command = task["template"]["spec"]["containers"][0]["command"]
     first = max(index for index, word in enumerate(command) if word == "training")

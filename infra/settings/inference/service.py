@@ -176,8 +176,8 @@ class InferenceServiceSettings(Settings):
         description="Time (s) without progress after which the Deployment reports a failed "
         "rollout, and maximum time (s) that an update waits for a canary. It must exceed "
         "min_ready_seconds. null means 600 or startup_seconds + min_ready_seconds + 450, "
-        "whichever is longer. For a canary, null adds startup_seconds + min_ready_seconds for "
-        "each step after the first in which replicas are replaced.",
+        "whichever is longer. If an update of the canary replaces its replicas in several steps, "
+        "null adds startup_seconds + min_ready_seconds for each step after the first.",
     )
     min_ready_seconds: int = Field(
         default=5,

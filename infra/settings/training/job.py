@@ -307,7 +307,7 @@ class TrainingJobSettings(Settings):
     )
     run: DnsLabel | None = Field(
         default=None,
-        description="Fixed name of the run. If it is set, changes of the job do not start a new "
+        description="Fixed name of the run. If it is set, changes to the job do not start a new "
         "run. null derives the name from a hash of the job's settings.",
     )
     attempt: PositiveInt = Field(

@@ -252,7 +252,7 @@ def test_a_sweep_costs_its_budget_and_counts_its_parallel_trials() -> None:
     assert float(row.cost or 0) == pytest.approx(12 * 2.40)
     text = render(found)
     assert "| `digits-sweep` | `research` | 48 | 115.20 | 12 GPU-hours | 28.80 |" in text
-    assert "It is expected to run 41% of the epochs or steps of its trials." in text
+    assert "Its trials are expected to run 41% of their epochs or steps." in text
 
 
 @pytest.mark.parametrize("gpus", [1, 4])

@@ -70,7 +70,7 @@ CPU_SETTINGS: Final = {
     "precision": "fp32", "gradient_compression": "none", "parallel": "ddp", "compile": False,
     "loader_workers": 0,
 }  # fmt: skip
-"""Settings with which a CPU run overrides the settings of its GPU run."""
+"""Settings of each CPU run that differ from those of the GPU run."""
 
 
 class CheckError(Exception):

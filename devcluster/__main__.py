@@ -93,8 +93,8 @@ def _parser() -> argparse.ArgumentParser:
                 "--volcano",
                 default="",
                 metavar="VERSION",
-                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); for "
-                f"minor versions other than {minors}, the default release is used",
+                help="version of Volcano's scheduler, such as 1.10.0 (simulated nodes only); any "
+                f"minor version other than {minors} selects the default release",
             )
         if name == "down":
             command.add_argument(

@@ -107,9 +107,10 @@ def identity(
     """Return the hexadecimal SHA-256 of everything that determines the contents of a built image.
 
     The same sources have the same identity in every checkout: only names and contents of files
-    count, and hidden, compiled and credential files are ignored. If `root` is the checkout of this
-    project, `project`, `PROJECT_DIRECTORIES` are left out, so that a new release of this project
-    does not change the identity. Raise FileNotFoundError if a source is missing.
+    count, and hidden, compiled and credential files are ignored. `project` is the checkout of this
+    project. If it is the same directory as `root`, `PROJECT_DIRECTORIES` are left out, so that a
+    new release of this project does not change the identity. Raise FileNotFoundError if a source is
+    missing.
     """
     digest = hashlib.sha256()
     description = {

@@ -220,7 +220,7 @@ def _title(body: str) -> str:
         return f"The {failed} of the stack {stack} failed"
     if kind == "drift":
         return f"The cluster differs from the state of the stack {stack}"
-    return f"Merged changes of the stack {stack} are not applied"
+    return f"Merged changes to the stack {stack} are not applied"
 
 
 def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":

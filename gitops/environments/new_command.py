@@ -110,7 +110,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=question.text)
         else:
             parser.add_argument(flag, metavar="VALUE", help=question.text)
-    parser.add_argument("--defaults", action="store_true", help="do not ask, use the defaults")
+    parser.add_argument("--defaults", action="store_true", help="use the defaults without asking")
     parser.add_argument("--project", type=Path, default=PROJECT, help=argparse.SUPPRESS)
 
 

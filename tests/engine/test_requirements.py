@@ -1,4 +1,4 @@
-"""`requirements/`: the script with which `make` creates its Python environment, and the pins."""
+"""`requirements/`: the pins, and the script that creates the Python environment for `make`."""
 
 import contextlib
 import os

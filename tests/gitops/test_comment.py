@@ -150,8 +150,8 @@ def test_drift_opens_updates_and_closes_one_issue(host: State, tmp_path: Path) -
     [
         ("drift", "2 changes", "The cluster differs from the state of the stack prod"),
         ("drift", "the preview failed", "The drift check of the stack prod failed"),
-        ("preview", "2 changes", "Merged changes of the stack prod are not applied"),
-        ("preview", "blocked", "Merged changes of the stack prod are not applied"),
+        ("preview", "2 changes", "Merged changes to the stack prod are not applied"),
+        ("preview", "blocked", "Merged changes to the stack prod are not applied"),
         ("preview", "the preview failed", "The preview of the stack prod failed"),
     ],
 )

@@ -63,7 +63,7 @@ print(resident() - before)
 
 
 def kept_after_large_bodies(statement: str) -> int:
-    """Return the memory (MiB) that a process keeps after it freed large bodies."""
+    """Return the memory (MiB) that a process keeps after freeing large bodies."""
     program = BODIES.format(first=statement)
     result = subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
     return int(result.stdout) >> 20

@@ -1,4 +1,4 @@
-"""A team's repository, in which each change of the stack is a pull request.
+"""A team's repository, in which each change to the stack is a pull request.
 
 The settings that a pull request writes are those of docs/data-to-production.md.
 """

@@ -1,4 +1,4 @@
-"""From data to production on real nodes: each change of the stack is a pull request.
+"""From data to production on real nodes: each change to the stack is a pull request.
 
 docs/data-to-production.md shows the settings of the pull requests, which this test reads there.
 """
@@ -54,7 +54,7 @@ class Sample:
 
 @dataclass
 class Traffic(Background):
-    """Samples of the route and the load, and the changes of the stack."""
+    """Samples of the route and the load, and the changes to the stack."""
 
     platform: Platform
     load: Load

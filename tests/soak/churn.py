@@ -36,7 +36,7 @@ class Done:
 
 
 class Churn:
-    """Continuous changes of the stack of a running platform."""
+    """Continuous changes to the stack of a running platform."""
 
     def __init__(self, platform: Platform) -> None:
         self.done = Done()

@@ -235,7 +235,7 @@ def change(path: Path, **settings: object) -> None:
 
 
 def split_weights(llama: Path) -> None:
-    """Split the weights into two files with an index, like transformers does for large models."""
+    """Split the weights into two files with an index, as transformers does for large models."""
     tensors = load_file(llama / "model.safetensors")
     (llama / "model.safetensors").unlink()
     names = sorted(tensors)
@@ -258,7 +258,7 @@ def with_redundant_tensors(llama: Path) -> None:
 
 
 def with_old_settings(llama: Path) -> None:
-    """Write the settings of the rotary embedding like transformers before version 5."""
+    """Write the settings of the rotary embedding as transformers did before version 5."""
     settings = json.loads((llama / "config.json").read_text())
     del settings["rope_parameters"], settings["head_dim"], settings["num_key_value_heads"]
     (llama / "config.json").write_text(json.dumps(settings | {"rope_scaling": None}))

@@ -59,7 +59,7 @@ def canary_service(prometheus: str, **canary: Any) -> Any:
 
 @dataclass
 class Cluster:
-    """A namespace in an API server, whose objects are applied as the stack applies them."""
+    """A namespace in an API server, with functions that apply objects as the stack does."""
 
     platform: Platform
     api: ApiServer

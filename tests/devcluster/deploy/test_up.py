@@ -132,7 +132,7 @@ def test_summary_lists_queues_runs_and_predictions(cluster: Cluster, tmp_path: P
 def test_service_of_a_sweep_is_awaited_until_it_serves_the_winner(
     cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before a change of the service's model, its pods serve the model of an earlier run."""
+    """Until the service's model changes, its pods serve the model of an earlier run."""
     service = {"model": "digits", "namespace": "ml", "sweep": "digits", "url": "http://digits"}
     summary = Summary(outputs={"inference": {"digits": service}})
     awaited: list[str | None] = []

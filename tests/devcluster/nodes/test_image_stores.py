@@ -64,7 +64,7 @@ esac"""
 
 @pytest.fixture
 def stores(layout: Layout, monkeypatch: pytest.MonkeyPatch) -> Layout:
-    """A machine without a cluster, whose node stores have images from earlier clusters."""
+    """A machine without a cluster, with images of earlier clusters in its node stores."""
     monkeypatch.setattr(image_stores, "running_elsewhere", lambda _: [])
     monkeypatch.setattr(image_stores, "MIN_FREE_BYTES", 1)
     store = layout.node_store("gpu-node-0") / "containerd"

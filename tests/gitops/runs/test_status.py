@@ -53,7 +53,7 @@ PRICES = Prices.model_validate(
 
 
 def cluster_of(folder: Path, *objects: dict[str, Any], names: Sequence[str] = ()) -> Cluster:
-    """Return a cluster with these objects, whose pods all have the same log."""
+    """Return a cluster with these objects, in which all pods have the same log."""
     return Cluster([str(install(folder, objects, log=LOG, names=names))])
 
 

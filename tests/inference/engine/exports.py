@@ -34,7 +34,7 @@ def write_model(folder: Path, network: nn.Module, **manifest: Any) -> Manifest:
 
 
 def write_probe(folder: Path, seed: int = 0) -> Manifest:
-    """Write an export for the handlers in `probes`, whose samples have three numbers."""
+    """Write an export with samples of three numbers, for the handlers in `probes`."""
     torch.manual_seed(seed)
     return write_model(folder, nn.Linear(3, 1), model="probe", input_shape=(3,), outputs=1)
 

@@ -271,7 +271,7 @@ HARMLESS = [
     ),
     controller_role("reading admission policies", ADMISSION, "validatingadmissionpolicies", "get"),
     harmless(
-        "changes of a storage class whose name starts like those of the admission policies",
+        "changes to a storage class whose name starts like those of the admission policies",
         "rbac.authorization.k8s.io/v1",
         "ClusterRole",
         rules=[

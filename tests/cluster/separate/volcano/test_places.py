@@ -191,7 +191,7 @@ def test_gang_with_an_unbound_wait_for_first_consumer_claim_does_not_start(
 
 
 def with_driver(node: str, driver: str) -> dict[str, Any]:
-    """Return the object with which the kubelet lists a storage driver of a node."""
+    """Return the object in which the kubelet lists a storage driver of a node."""
     return {
         "apiVersion": "storage.k8s.io/v1",
         "kind": "CSINode",

@@ -1,4 +1,4 @@
-"""Sweeps under real Volcano, whose controller is a process that is killed repeatedly.
+"""Sweeps under real Volcano, with a sweep controller that is killed repeatedly.
 
 Simulated nodes run no containers, so a thread stands in for the training programs: it writes
 epoch lines and the manifest of the export to the claim, as a training run does.

@@ -15,6 +15,8 @@ from tests.readme import blocks
 
 DOCS = CHECKOUT / "docs"
 PAGES = sorted(DOCS.glob("*.md"))
+README = CHECKOUT / "README.md"
+CHANGELOG = CHECKOUT / "CHANGELOG.md"
 PREFIX = "gpu-platform:"
 EXAMPLES = (
     "admission.md",
@@ -108,16 +110,23 @@ def test_listed_tests_exist() -> None:
 
 
 def test_links_have_targets() -> None:
-    for page in PAGES:
+    for page in (*PAGES, README, CHANGELOG):
         for linked, anchor in links(page):
             assert linked.exists(), (page, linked)
             if anchor and linked.suffix == ".md":
                 assert anchor in anchors(linked), (page, linked, anchor)
 
 
+def test_changelog_lists_the_same_one_time_changes_as_the_page_on_upgrades() -> None:
+    page = (DOCS / "upgrading.md").read_text()
+    section = page.partition("\n## One-time changes\n")[2].partition("\n## ")[0]
+    listed = re.findall(r"^- \[(.+?)\]\(docs/upgrading\.md#", CHANGELOG.read_text(), re.MULTILINE)
+    assert set(listed) == set(re.findall("^### (.+)$", section, re.MULTILINE))
+
+
 def test_every_page_is_linked_from_the_readme() -> None:
     visited: set[Path] = set()
-    unvisited = {CHECKOUT / "README.md"}
+    unvisited = {README}
     while unvisited:
         page = unvisited.pop()
         visited.add(page)
@@ -217,7 +226,7 @@ def anchors(page: Path) -> set[str]:
 
 def pages_about_gpus() -> list[Path]:
     names = re.compile(r"NCCL|CUDA|\bbf16\b|on a GPU\b")
-    required = {DOCS / "jobs.md", DOCS / "models.md", DOCS / "inference.md", CHECKOUT / "README.md"}
+    required = {DOCS / "jobs.md", DOCS / "models.md", DOCS / "inference.md", README}
     # These pages mention GPUs but do not describe computations on them.
     exempt = {DOCS / name for name in (*GENERATED, "runbooks.md", "inference-rollout.md")}
     found = {page for page in DOCS.glob("*.md") if names.search(page.read_text())}

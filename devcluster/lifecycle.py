@@ -106,7 +106,7 @@ def up(
             _start(cluster, step, early, requirements.volcano)
     elif launcher.has_other_tools(record, toolchain.bin):
         reporter.say(
-            "cluster: already running with tools of another version; `make down` and `make up` "
+            "cluster: already running with another version of its tools; `make down` and `make up` "
             "restart it with the current tools"
         )
     else:

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# environment.sh PYTHON FOLDER: creates the virtual environment and installs uv in it. It prints
+# environment.sh PYTHON FOLDER: creates a virtual environment in FOLDER and installs uv in it. Prints
 # only to standard error, because `eval "$(make env)"` evaluates the standard output.
 set -euo pipefail
 python=$1 folder=$2
@@ -9,15 +9,15 @@ fail() {
   exit 1
 }
 
-command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 3.11 or newer, or write PYTHON=…"
+command -v "$python" >/dev/null || fail "$python is not on PATH: install Python 3.11 or newer, or set PYTHON=…"
 "$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' ||
-  fail "$("$python" --version) is too old: Python 3.11 or newer is needed, or write PYTHON=…"
+  fail "$("$python" --version) is too old: install Python 3.11 or newer, or set PYTHON=…"
 
 # Two targets of `make` may need the environment at the same time. macOS has no flock.
 if command -v flock >/dev/null; then
   exec 9<"$0"
   flock --nonblock 9 || {
-    echo "waiting for another process that sets up $folder" >&2
+    echo "waiting for another process that is setting up $folder" >&2
     flock 9
   }
 fi
@@ -36,16 +36,16 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
   fi
 fi
 
-# A working environment is updated and not replaced, because processes may use it.
+# Keep a working environment, because processes may be using it.
 if ! "$folder/bin/python" -c 'import sys' 2>/dev/null; then
-  echo "making the Python environment $folder" >&2
+  echo "creating the Python environment $folder" >&2
   rm -rf "$folder"
 fi
 # Unpacking uv takes most of the time, so later environments copy the program.
 pinned=$(dirname "$0")/uv.txt
 kept=${GPU_PLATFORM_CACHE:-${XDG_CACHE_HOME:-${HOME:-~}/.cache}/gpu-platform}/uv-$(sha256sum "$pinned" | cut -c1-12)
 kept=${kept/#\~\//${HOME:-~}/} # as in devcluster/paths.py
-if "$kept" --version >/dev/null 2>&1; then # not if it is damaged, or of another architecture
+if "$kept" --version >/dev/null 2>&1; then # fails if it is damaged or built for another architecture
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
   cp "$kept" "$folder/bin/.uv"
   mv "$folder/bin/.uv" "$folder/bin/uv" # processes may be executing the old one
@@ -53,9 +53,9 @@ if "$kept" --version >/dev/null 2>&1; then # not if it is damaged, or of another
 fi
 install=(install --quiet --disable-pip-version-check --require-hashes)
 install+=(--requirement "$pinned")
-# The host's pip unpacks uv, a program without Python modules that are needed here. This takes half
-# the time of an installation with pip in the environment. uv later installs pip, which Pulumi uses
-# to list packages.
+# The host's pip only unpacks uv's executable: its Python modules are not needed. This takes half the
+# time of an installation with a pip in the environment. Pulumi lists packages with pip, which uv
+# installs later.
 if "$python" -c 'import pip, sys; sys.exit(int(pip.__version__.split(".")[0]) < 23)' 2>/dev/null; then
   [ -d "$folder" ] || "$python" -m venv --without-pip "$folder"
   unpacked=$(mktemp -d)

@@ -127,10 +127,10 @@ def summary(phases: Iterable[Phase]) -> Iterator[str]:
         tiers[phase.tier].append(phase)
     yield f"slowest {SLOWEST} tests (seconds, with setup and teardown):"
     yield from _table(sorted(tests.items(), key=lambda item: -item[1])[:SLOWEST])
-    yield f"{SLOWEST} tests that compute most (CPU seconds, with setup and teardown):"
+    yield f"{SLOWEST} tests with the most CPU time (seconds, with setup and teardown):"
     yield from _table(sorted(cpu.items(), key=lambda item: -item[1])[:SLOWEST])
     if fixtures := [entry for phase in known for entry in phase.fixtures]:
-        yield "setup of shared fixtures, clusters and stacks among them (seconds):"
+        yield "setup of shared fixtures, including clusters and stacks (seconds):"
         yield from _table(sorted(fixtures, key=lambda item: -item[1])[:SLOWEST])
     if others := [phase for phase in known if phase.tier != "unit"]:
         yield "tests of each process by directory, except unit tests (seconds):"

@@ -1,15 +1,16 @@
 #!/usr/bin/env bash
-# Runs the tests: `tests/run.sh TIER [ARGUMENT...]`; the arguments go to pytest. Without a TIER:
-# unit, engine and cluster. Tests mostly wait for other processes, so some run at the same time:
-# unit tests are distributed by file, then the engine tier runs next to all clusters.
-# Every part runs, and any of them fails the whole. Missing tools are built first, with progress;
-# without them their tests report it. At the end: the slowest tests, shared fixtures and tiers.
+# Runs the tests: `tests/run.sh TIER [ARGUMENT...]`. The arguments are passed to pytest. An empty TIER
+# selects unit, engine and cluster. Tests mostly wait for other processes, so several run at the same
+# time: first the unit tests, then the tests of the engine and cluster tiers together.
+# All parts run even if one fails; the script then exits with the status of the first failed part.
+# Missing tools are built first. If a build fails, the tests that need the tool report this. At the
+# end, the script prints the durations of the slowest tests, shared fixtures and tiers.
 set -uo pipefail
 
-NOTHING=5 # pytest's status without tests
+NOTHING=5 # pytest's status if no test was selected
 outcome=$NOTHING
 failed=()
-# Without bytecode every process that a test starts compiles all modules again, PyTorch's as well.
+# Without bytecode, each process that a test starts would compile all modules, including PyTorch's.
 unset PYTHONDONTWRITEBYTECODE
 TEST_DURATIONS=$(mktemp)
 export TEST_DURATIONS
@@ -28,12 +29,12 @@ tools() {
 }
 
 shared=--no-loadscope-reorder
-# Every process collects all of these; unit tests would take it longer than some tests.
+# Each process collects the tests in these paths. Collecting unit tests as well would take too long.
 others="testpaths=tests/cluster tests/engine tests/operators"
 tier=$1
 shift
 case "$tier $* " in
-  *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # a choice across tiers
+  *" -m"*) part ${tier:+-m "$tier"} "$@" ;; # the user selects tests from any tier
   "unit "*) part -m unit -n 5 "$shared" "$@" ;;
   " "*)
     part -m unit -n 5 "$shared" "$@"

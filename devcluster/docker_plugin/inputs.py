@@ -128,7 +128,7 @@ def with_defaults(properties: Properties) -> Properties:
 
 
 def plain(value: PropertyValue | Mapping[str, PropertyValue]) -> Any:
-    """Return a value as plain data, without secret wrappers and nulls."""
+    """Return a value as plain data, without secret wrappers or nulls."""
     inner = value.value if isinstance(value, PropertyValue) else value
     if isinstance(inner, Mapping):
         return {key: plain(item) for key, item in inner.items() if item.value is not None}

@@ -121,7 +121,7 @@ def denial(name: str) -> list[Manifest]:
 
 
 def violated(manifest: Manifest, configuration: Configuration) -> set[str]:
-    """Return the rules with CEL that an object violates in Python."""
+    """Return the rules with a CEL version whose Python version an object violates."""
     view = View(Resource(type_of(manifest), manifest))
     return {
         rule.name

@@ -64,7 +64,7 @@ def _static(claims: dict[str, Any]) -> dict[str, Any]:
 
 
 def add_nodes(platform: Platform, numbers: range, product: str, **devices: str) -> None:
-    """Add simulated nodes with eight GPUs of a product each, and wait until they are ready."""
+    """Add simulated nodes, each with eight GPUs of a product, and wait until they are ready."""
     nodes = [simulated_nodes.manifest(n, product) for n in numbers]
     for node in nodes:
         amounts = {**simulated_nodes.CAPACITY, **devices}

@@ -58,7 +58,7 @@ class Stack:
         return len(dict.fromkeys(_objects(done.stdout.splitlines())))
 
     def kill_update(self, events: int, seconds: float) -> str:
-        """Kill all processes of an update after this number of events; return the last one."""
+        """Kill all processes of an update after this number of events; return the last event."""
         process = subprocess.Popen(
             ["pulumi", "up", "--yes", "--skip-preview", "--stack", NAME, "--non-interactive"],
             cwd=self.platform.checkout,
@@ -125,7 +125,7 @@ class Stack:
         return any((self._backend / "locks").rglob(f"{NAME}/*.json"))
 
     def deployment(self) -> dict[str, Any]:
-        """Return the objects in the stack's state file, which is faster than the CLI."""
+        """Read the stack's state from its file, because the CLI is slower."""
         file = self._backend / "stacks" / "gpu-platform" / f"{NAME}.json"
         return dict(json.loads(file.read_text())["checkpoint"]["latest"])
 

@@ -50,7 +50,7 @@ TAKE_DOWN = """
 tail --pid="$1" --follow /dev/null
 test ! -e "$GPU_PLATFORM_STATE/$2/control-plane" || make down NODES="$2" PURGE=1
 """
-"""Shell script that waits until a process has ended, and then takes down a remaining cluster.
+"""Shell script that waits until a process has ended, and then takes down its cluster.
 
 Its arguments are the ID of the process and the kind of the cluster.
 """

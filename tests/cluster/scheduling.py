@@ -169,7 +169,7 @@ class Scheduling:
         self._await_open([each["metadata"]["name"] for each in objects if each["kind"] == "Queue"])
 
     def _await_open(self, names: Collection[str]) -> None:
-        """Wait until Volcano's controllers have opened queues, because jobs are rejected before."""
+        """Wait until Volcano's controllers have opened queues: closed queues reject jobs."""
 
         def opened() -> bool:
             queues = {each["metadata"]["name"]: each for each in self._api.objects(QUEUES)}

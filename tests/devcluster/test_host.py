@@ -43,7 +43,7 @@ def supported_host(monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
 
 @pytest.fixture
 def unoccupied_host(no_clusters: None, monkeypatch: pytest.MonkeyPatch, install: Install) -> None:
-    """A host with free disk space, without routes and other clusters."""
+    """A host with free disk space, and without routes or other clusters."""
     monkeypatch.setattr(host, "GIB", 1)
     install("ip", "echo '[]'")
     install("unshare", "exit 0")

@@ -47,7 +47,7 @@ def push(registry: Registry, package: Path, repository: str) -> str:
 
 @dataclass(frozen=True)
 class Provider:
-    """The provider for Kubernetes without a cluster."""
+    """The Kubernetes provider, started without a cluster."""
 
     stub: provider_pb2_grpc.ResourceProviderStub
 

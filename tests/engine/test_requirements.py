@@ -113,7 +113,7 @@ def test_tilde_in_the_cache_directory_expands_to_the_home_directory(
 def test_missing_python_error_suggests_a_fix(script: Path, tmp_path: Path) -> None:
     done = run(script, "python-of-the-future", tmp_path / "venv")
     assert done.returncode == 1
-    assert "install Python 3.11 or newer, or write PYTHON=" in done.stderr
+    assert "install Python 3.11 or newer, or set PYTHON=" in done.stderr
 
 
 def test_development_packages_are_pinned_for_later_versions_of_python() -> None:

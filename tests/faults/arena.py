@@ -21,7 +21,7 @@ NAMESPACE: Final = "ml-dev"
 NODES: Final = ("gpu-node-0", "gpu-node-1")
 JOBS: Final = "jobs.batch.volcano.sh"
 WRITING: Final = 10
-"""Maximum number of steps while a checkpoint is being written, which does not count yet."""
+"""Maximum number of steps while a checkpoint is written. It is usable only when complete."""
 
 
 @dataclass
@@ -128,7 +128,7 @@ class Arena:
 
     @contextlib.contextmanager
     def gang(self, slug: str, change: Change | None = None, epochs: float = 3.5) -> Iterator[Gang]:
-        """Yield a gang after that many epochs, and delete it at the end."""
+        """Yield a gang that has trained for `epochs`, and delete it at the end."""
         name = f"fault-{slug}-{int(time.time()) % 100_000}"
         pods = (f"{name}-master-0", f"{name}-worker-0")
         with Timeline(self.units.state, pods[0]) as timeline:
@@ -187,9 +187,9 @@ class Arena:
     ) -> None:
         """Inject a fault into a run and the service, and record the recovery.
 
-        `intervals` is the maximum number of repeated checkpoint intervals, plus the steps during
-        one write; 0 if the run must not restart. `lost` evaluates the requests without a
-        response. With `new_gang`, another gang is submitted during the fault.
+        The run may repeat the steps of `intervals` checkpoint intervals and of one write; 0 means
+        that it must not restart. `lost` returns whether the failed requests are acceptable. With
+        `new_gang`, another gang is submitted during the fault.
         """
         with recorded(fault, self.load, self.table) as trial, self.gang(trial.slug, change) as gang:
             trial.begin(gang)

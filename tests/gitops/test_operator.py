@@ -59,7 +59,7 @@ def test_restricted_workspaces_use_an_image_for_their_user() -> None:
         if "workspaceTemplate" in resource["spec"]
     ]
     assert workspaces
-    # The operator sets the user 1000, who has no home directory in the image for root.
+    # The operator runs the image as user 1000, which has no home directory in the image for root.
     for workspace in workspaces:
         assert workspace["securityProfile"] == "restricted"
         assert workspace["image"].endswith("-nonroot")

@@ -102,7 +102,7 @@ def test_gitlab_jobs_leave_no_credentials_on_the_machine(tmp_path: Path) -> None
     assert all(path.exists() for path in written)
     homes = {Path(found[name]).parent for name in ("AZURE_CONFIG_DIR", "CLOUDSDK_CONFIG")}
     assert {path.parent for path in written} == homes
-    # GitLab runs `after_script` in a new shell, also after a failure.
+    # GitLab runs `after_script` in a new shell, even after a failure.
     (clean,) = gitlab_jobs()[".login"]["after_script"]
     assert bash(clean, tmp_path, TMPDIR=str(tmp_path), **GITLAB_VARIABLES).returncode == 0
     left = {path.name for path in {*tmp_path.iterdir()} - before}

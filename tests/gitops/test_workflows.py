@@ -291,7 +291,7 @@ def test_only_actions_and_gh_run_with_the_permissions_to_release() -> None:
 
 
 def test_newer_commits_cancel_gitlab_previews_but_no_pending_update() -> None:
-    """By default, GitLab cancels all jobs of a pipeline of which none has started."""
+    """By default, GitLab cancels an entire outdated pipeline if none of its jobs has started."""
     # Both the pipeline and its child pipeline include the file.
     assert gitlab_jobs()["workflow"]["auto_cancel"] == {"on_new_commit": "interruptible"}
     canceled = {name for name, job in gitlab_jobs().items() if job.get("interruptible")}

@@ -1,9 +1,9 @@
-"""Count of lost requests: `make test-losses`, a few minutes; `REQUESTS=3000` sends fewer.
+"""Count of lost requests: `make test-losses` (minutes; `REQUESTS=3000` sends fewer requests).
 
 Clients send 30,000 requests to two servers during each disturbance: servers that are stopped by
 SIGTERM and replaced, models that are replaced by SIGHUP, and workers that are killed. A request is
 lost unless its response is 200. Clients find servers as they would through a Service: a server is
-removed before it gets SIGTERM. Exits with 1 if a request was lost.
+removed before it gets SIGTERM. The program exits with 1 if a request was lost.
 """
 
 import asyncio
@@ -86,7 +86,7 @@ class Servers:
         self.disturbances += 1
 
     async def call(self, until: Callable[[], bool]) -> None:
-        """Send requests over one connection after the other."""
+        """Send requests over one connection after another."""
         while not until():
             server = random.choice(tuple(self._found.values()))  # noqa: S311
             try:

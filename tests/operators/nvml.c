@@ -1,6 +1,6 @@
-/* A libnvidia-ml.so.1 without a driver: the part of NVML that NVIDIA's device plugin and GPU feature
- * discovery call. The GPUs are those of the node's file simulated-gpus.json (devcluster/nodes); a line
- * "INDEX XID" appended to the file simulated-xids next to it is an Xid error of a GPU. */
+/* A libnvidia-ml.so.1 without a driver: the functions of NVML that NVIDIA's device plugin and GPU feature
+ * discovery call. The node's file simulated-gpus.json lists the GPUs (devcluster/nodes). To simulate an
+ * Xid error, append a line "INDEX XID" to the file simulated-xids in the same directory. */
 
 #include <nvml.h>
 #include <pthread.h>
@@ -18,8 +18,8 @@
 #define POLL_MS 100
 #define MIB 1048576ull
 
-/* A GPU, or the MIG device `instance` of it. A MIG device is also its GPU instance, and the only
- * compute instance (0) of that. */
+/* A GPU, or its MIG device `instance`. A MIG device also represents its GPU instance, and the only
+ * compute instance (0) of the GPU instance. */
 struct nvmlDevice_st {
     unsigned int gpu, instance;
     char uuid[NVML_DEVICE_UUID_BUFFER_SIZE];
@@ -43,7 +43,7 @@ static FILE *node_file(const char *name)
     return fopen(path, "r");
 }
 
-/* Return what follows a key of the JSON object, or an empty string. */
+/* Return the text after a key of the JSON object, or an empty string. */
 static const char *value_of(const char *json, const char *key)
 {
     char quoted[64];
@@ -349,7 +349,8 @@ nvmlReturn_t nvmlGpuInstanceGetComputeInstanceProfileInfo(
 
 /* Health events */
 
-/* Return the next line of the file of errors, and its end in `at`. A shorter file is a new one. */
+/* Read the next line of the error file, and set `at` to its end. If the file is shorter than `at`, it
+ * has been replaced and is read from the start. */
 static int next_error(long *at, unsigned int *gpu, unsigned long long *xid)
 {
     int found = 0;
@@ -376,7 +377,7 @@ nvmlReturn_t nvmlEventSetCreate(nvmlEventSet_t *set)
     set->handle = calloc(1, sizeof *set->handle);
     if (!set->handle)
         return NVML_ERROR_MEMORY;
-    while (next_error(&set->handle->read, &gpu, &xid)) /* Earlier errors are no events of the set. */
+    while (next_error(&set->handle->read, &gpu, &xid)) /* Skip earlier errors. */
         ;
     return NVML_SUCCESS;
 }

@@ -1,6 +1,6 @@
 """Print the runs that MLflow and W&B have recorded, as JSON: read_tracking.py RUN_DIR.
 
-Runs in an environment with mlflow and wandb. MLFLOW_TRACKING_URI is the server.
+The program runs in an environment with mlflow and wandb. MLFLOW_TRACKING_URI is the server's URL.
 """
 
 import json

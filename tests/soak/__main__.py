@@ -4,10 +4,10 @@ On a separate embedded cluster with real nodes, jobs are continuously submitted,
 replaced, while a model is served under load and one run trains undisturbed. The memory of the model
 server, of that run and of the cluster's processes is sampled every few seconds. At the end, all
 submitted jobs are removed. The jobs must leave no objects in the cluster, no processes, mounts or
-links on its nodes, and after `make down` nothing on the host.
+links on its nodes, and, after `make down`, nothing on the host.
 
-Prints the goals, including missed ones, and writes all samples to .bench/soak.json and a plot to
-.bench/soak.svg. Exits with 1 if a goal is missed.
+The program prints the goals, including missed ones. It writes all samples to .bench/soak.json and a
+plot to .bench/soak.svg, and exits with 1 if a goal is missed.
 """
 
 import argparse

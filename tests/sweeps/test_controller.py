@@ -297,7 +297,7 @@ def test_runs_are_recovered_after_a_lost_journal_once_the_claim_can_be_listed(
     stage, first = start_without_journal(tmp_path)
     with monkeypatch.context() as unavailable:
         for name in ("listdir", "scandir"):
-            # Python 3.11 hides no other error.
+            # Python 3.11 hides only this error.
             error = PermissionError(errno.EACCES, "Permission denied")
             unavailable.setattr(os, name, Mock(side_effect=error))
         assert not _step(stage.controller)

@@ -1,8 +1,8 @@
 """Program that applies adapters to a Llama model with PEFT: BASE TOKENS ADAPTER NEW_ADAPTER.
 
-Runs with the packages of an environment that has peft. Writes the logits with ADAPTER to
-ADAPTER/logits.npy. Writes an adapter with random weights for all linear layers to NEW_ADAPTER,
-and the logits with it to NEW_ADAPTER/logits.npy.
+It runs with the packages of an environment that has peft. It writes the logits with ADAPTER to
+ADAPTER/logits.npy, an adapter with random weights for all linear layers to NEW_ADAPTER, and the
+logits with that adapter to NEW_ADAPTER/logits.npy.
 """
 
 import sys

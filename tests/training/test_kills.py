@@ -162,7 +162,7 @@ def test_gang_of_another_size_resumes_with_each_remaining_sample_once(
     resumed = gang(tmp_path / "run", new_size, tmp_path / "b", *flags)
     steps = finish(resumed)
     step, seen = min(steps) - 1, (min(steps) - 1) * 50 * old_size
-    # The second gang computes what the first gang left of the 2,048 samples.
+    # The second gang processes the samples, out of 2,048, that the first gang has not processed.
     assert max(steps) == step + -(-(2048 - seen) // (50 * new_size))
     [epoch] = [json.loads(line) for line in resumed[0].text.splitlines() if '"epoch",' in line]
     assert epoch["samples"] == 2048

@@ -41,7 +41,8 @@ LAYERS = {
     "mlp.up_proj": ("feed_forward.gate_and_values", 1, 2),
     "mlp.down_proj": ("feed_forward.out", 0, 1),
 }
-"""By Llama layer: the gpt layer with its weights, the index of its part, and the part count."""
+"""Maps Llama layers to the gpt layer with their weights, the index of their part, and the number of
+parts."""
 
 ATTENTION = ("self_attn.q_proj", "self_attn.v_proj")
 SGD = {"optimizer": "sgd", "learning_rate": 0.2, "weight_decay": 0.05}

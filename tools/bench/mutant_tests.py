@@ -299,7 +299,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
             options, plugins = [*_OPTIONS, *_UNCAPTURED], [*plugins, _Forking()]
         return pytest.main([*options, *files], plugins=plugins)
 
-    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failing examples of earlier mutants
+    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failures of earlier mutants
     factor = 4 if recording.modules else 10  # gangs of several mutants compete for the cores
     timeout = 10 + factor * sum(recording.seconds[test] for test in chosen)
     status = _run_in_fork(run, copy, timeout)

@@ -328,7 +328,7 @@ def schedule(real: Platform, second: Run) -> Iterator[Schedule]:
 
 
 def _failure(job: dict[str, Any]) -> str | None:
-    """Return the time at which a Job has failed."""
+    """Return the time at which a Job failed, or None."""
     conditions = job.get("status", {}).get("conditions", ())
     return next(
         (each["lastTransitionTime"] for each in conditions if each["type"] == "Failed"), None

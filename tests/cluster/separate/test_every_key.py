@@ -55,7 +55,7 @@ def test_api_server_accepts_the_objects_of_every_stack(
     finally:
         applied.write_text(yaml.safe_dump_all(reversed(first)))
         delete = f"kubectl delete --timeout=600s --ignore-not-found --filename {applied}"
-        # The webhook rejects deleting a queue until the webhook has seen its children deleted.
+        # The webhook rejects the deletion of a queue until it knows that the children are gone.
         control_plane.shell(f"timeout 120 bash -c 'until {delete}; do sleep 0.5; done'")
     assert len(answers) == len(rest) > 5
 

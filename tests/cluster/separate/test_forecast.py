@@ -61,7 +61,7 @@ def test_simulated_urgent_job_preempts_a_gang_that_restarts_later(
     (victim,) = answer.victims
     assert (answer.simulations, victim.simulations, answer.varies) == (3, 3, False)
     assert (victim.name, victim.pods, victim.at_seconds) == ("a", 2, 0)
-    # Sixteen GPUs lose the quarter of an hour since the checkpoint.
+    # Sixteen GPUs lose a quarter of an hour: the time since the last checkpoint.
     assert victim.gpu_hours == 4
     assert gangs["a"].verdict == "starts later"
     assert gangs["a"].start_seconds == 1800
@@ -86,7 +86,7 @@ def test_simulated_gangs_in_all_queues_preempt() -> None:
     with sandbox(found.scheduler_configuration) as cluster:
         replay = Replay(cluster, found)
         replay.start()
-        # The scheduler logs the queues that it considers, but none for a future session.
+        # No queue has been tried in a session that is still in the future.
         assert cluster.untried_preemptions(names, cluster.sessions() + 1000) == {*names}
     assert {victim.name for victim in replay.victims} == {f"low-{name}" for name in names}
     assert not replay.unsettled

@@ -1,6 +1,6 @@
-"""Query a model server with KServe's client, and print the responses as JSON.
+"""Program that queries a model server with KServe's client and prints the responses as JSON.
 
-Runs in a separate environment, without this project: kserve_client.py PORT ADMIN_PORT IMAGES.npy
+It runs in a separate environment, without this project: kserve_client.py PORT ADMIN_PORT IMAGES.npy
 """
 
 import asyncio

@@ -239,7 +239,7 @@ def a_moved_tag(shelf: Shelf, digest: str) -> str:
 
 
 def an_export_whose_lineage_contradicts_its_metrics(shelf: Shelf, digest: str) -> str:
-    """Publish with the right key an export whose lineage reports better metrics."""
+    """Publish an export, signed with the right key, whose lineage reports better metrics."""
     folder = shelf.calls.parent / "forged" / "export"
     folder.mkdir(parents=True)
     files = artifact.gather(shelf.exports["second"], folder)

@@ -144,7 +144,7 @@ def test_unknown_values_violate_no_rule_and_do_not_stop_other_rules(run: Run) ->
 
 
 def test_unknown_number_of_gpus_has_no_cost(run: Run) -> None:
-    """This requires a separate stack: the other fixtures have known GPUs, which do cost."""
+    """This requires a separate stack: the GPUs of the other fixtures are known and have a cost."""
     (case,) = (case for case in CASES if case.rule == "gpu-cost")
     prices = {"hourlyPrices": {"nvidia.com/gpu": 2.5}}
     unknown_stack = tagged([(0, unknown(case))])

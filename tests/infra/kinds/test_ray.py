@@ -87,7 +87,7 @@ def test_only_the_operator_and_the_workers_may_connect_to_the_head() -> None:
     assert policy["podSelector"]["matchLabels"] != pods()["workers"]["metadata"]["labels"]
     operator_rule, worker_rule = policy["ingress"]
     assert operator_rule["ports"] == [{"port": 8265, "protocol": "TCP"}]
-    # Label of the operator's chart and plain manifests. KubeRay does not give it to Ray pods.
+    # KubeRay's chart and plain manifests set this label on the operator; Ray pods do not have it.
     operator = {"matchLabels": {"app.kubernetes.io/component": "kuberay-operator"}}
     assert operator_rule["from"] == [{"namespaceSelector": {}, "podSelector": operator}]
     # No other policy admits the workers if the namespace is not isolated.

@@ -1,4 +1,4 @@
-"""Have a server double numbers, with KServe's SDK: kserve_doubled.py HTTP_PORT GRPC_PORT."""
+"""Let a server double numbers, with KServe's SDK: kserve_doubled.py HTTP_PORT GRPC_PORT."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""Have a server double numbers, with tritonclient: triton_doubled.py HTTP_PORT GRPC_PORT."""
+"""Let a server double numbers, with tritonclient: triton_doubled.py HTTP_PORT GRPC_PORT."""
 
 import json
 import sys

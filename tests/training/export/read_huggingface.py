@@ -1,6 +1,6 @@
 """Program that reads Hugging Face directories with transformers: TEXT DIRECTORY...
 
-Runs with the packages of an environment that has transformers. The model's inputs are in
+It runs with the packages of an environment that has transformers. The model's inputs are in
 `tokens.npy` next to each DIRECTORY. Its outputs are written to `logits.npy` there, and the other
 results to `answer.json`.
 """

@@ -67,7 +67,7 @@ func main() {
 	flag.Var(headers(header), "header", "\"Name: value\" of every request; may be repeated")
 	flag.Parse()
 	if (*clients > 0) == (*rate > 0) || flag.NArg() == 0 {
-		log.Fatal("write either -clients or -rate, and the files with the requests' bodies")
+		log.Fatal("specify either -clients or -rate, and the files that contain the request bodies")
 	}
 
 	options := []func(*vegeta.Attacker){

@@ -10,7 +10,8 @@ compile() {
 }
 # uv prefers versions that the output file already has.
 rm -f requirements/workload.txt
-# Contributors use different versions of Python; everything else runs in images or needs few packages.
+# Only dev.txt is universal: contributors use different versions of Python. The other files are for
+# images with a fixed version, or list only a few packages.
 compile --universal requirements/dev.in -o requirements/dev.txt
 compile requirements/stack.in -c requirements/dev.txt -o requirements.txt
 compile requirements/plugin.in -c requirements/dev.txt -o gpu_platform/requirements.txt
@@ -38,7 +39,7 @@ done
 compile requirements/tracking.in -o requirements/tracking.txt
 # Clients of the model server's protocol. Their dependencies conflict with all other requirements.
 compile requirements/clients.in -o requirements/clients.txt
-# Replaces one package of the test environment and shares the others.
+# Replaces one package of the test environment, which provides all others.
 compile --no-deps requirements/newest-sdk.in -o requirements/newest-sdk.txt
 compile requirements/schemas.in -o requirements/schemas.txt
 compile requirements/uv.in -c requirements/dev.txt -o requirements/uv.txt

@@ -205,7 +205,7 @@ def test_drift_and_release_workflows_do_not_run_concurrently(name: str) -> None:
     assert found["cancel-in-progress"] is False
 
 
-def test_both_hosts_allow_an_update_the_same_time() -> None:
+def test_update_has_the_same_timeout_on_both_hosts() -> None:
     minutes = jobs(STACK)["run"]["timeout-minutes"]
     assert minutes == "${{ inputs.task == 'update' && 120 || 30 }}"
     # The default of a project is one hour.

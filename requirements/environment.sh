@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# environment.sh PYTHON FOLDER: creates a virtual environment in FOLDER and installs uv in it. Prints
-# only to standard error, because `eval "$(make env)"` evaluates the standard output.
+# environment.sh PYTHON FOLDER: creates a virtual environment in FOLDER and installs uv in it. It
+# prints only to standard error, because `eval "$(make env)"` evaluates the standard output.
 set -euo pipefail
 python=$1 folder=$2
 

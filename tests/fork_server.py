@@ -79,7 +79,7 @@ def _run(command: str, stdin: Connection, stdout: Connection) -> None:
 
 
 def share() -> None:
-    """Let this forked process fork further processes from its own server.
+    """Let this forked process fork more processes from its own server.
 
     CPython 3.11 would start another server, in contrast to the documentation of `ensure_running`.
     """

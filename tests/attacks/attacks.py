@@ -131,7 +131,7 @@ def repeated(content: bytes, allowed: set[int]) -> Attack:
 
 
 def burst(count: int) -> Attack:
-    """Open many connections at the same time, again and again."""
+    """Repeatedly open many connections at the same time."""
 
     async def attack(port: int, until: float) -> None:
         async def one(number: int) -> None:

@@ -1,4 +1,4 @@
-"""Killed processes, containers and pods, of a run and of a server at once."""
+"""Killed processes, containers and pods of a run and of a server, at the same time."""
 
 from pathlib import Path
 

@@ -74,7 +74,7 @@ def test_update_does_not_revert_the_changes_of_a_later_update(
     first, second, third = bash(commits, tmp_path).stdout.split()
     branch = {"GITHUB_REF_NAME": "main", "CI_COMMIT_REF_NAME": "main"}
     variables = {"STACK": "prod", "PATH": f"{tmp_path}:{os.environ['PATH']}", **branch}
-    # The commit of an update on somebody's machine may be unknown, and a new stack has no update.
+    # The commit of an update from a local machine may be unknown, and a new stack has no update.
     for last in (first, second, "0" * 40, ""):
         done = bash(update(), tmp_path, LAST=last, **variables)
         assert (done.returncode, done.stdout) == (0, "updated\n"), done.stderr

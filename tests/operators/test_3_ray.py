@@ -85,7 +85,7 @@ class RayRun:
 
 @pytest.fixture(scope="module")
 def run(real: Platform, checkpoints: Path) -> RayRun:
-    """The run, of which a worker was killed during training."""
+    """The run, after one of its workers was killed during training."""
     real.edit(add)
     made = RayRun(real, checkpoints)
     with real.started("up") as process:

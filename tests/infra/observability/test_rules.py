@@ -285,7 +285,7 @@ def gang(start: str, milliseconds: str, missing: str) -> dict[str, str]:
 WAITS: list[tuple[dict[str, str], int, float]] = [
     # No pod of the gang has ever had a node.
     (gang("60x20", "_x20", "4x20"), 10, 540),
-    # One pod repeatedly gets a node and gives it up again.
+    # One pod repeatedly gets and loses a node.
     (gang("60x20", "0+60000x20", "3x20"), 10, 540),
     # The gang was complete after 90 seconds; later, a pod is replaced.
     (gang("0x40", "30000 90000x19 1500000x20", "1 0x19 2x5 0x15"), 39, 90),

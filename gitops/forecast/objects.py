@@ -54,6 +54,9 @@ def cluster_objects(state: State) -> list[Manifest]:
     ]
 
 
+_READY: Final = {"type": "Ready", "status": "True", "reason": "Simulated"}
+
+
 def node(spec: Node) -> Manifest:
     """Return a simulated node. Its capacity excludes the resources of pods outside gangs."""
     left = add(amounts(spec.allocatable), amounts(spec.reserved), sign=-1)
@@ -67,7 +70,8 @@ def node(spec: Node) -> Manifest:
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
         "spec": {"taints": spec.taints, "unschedulable": spec.unschedulable},
-        "status": {"capacity": free, "allocatable": free},
+        # kwok would take 10 ms per node to report it Ready.
+        "status": {"capacity": free, "allocatable": free, "conditions": [_READY]},
     }
 
 

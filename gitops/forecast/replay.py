@@ -5,6 +5,7 @@ A session is one scheduling cycle of Volcano.
 
 import time
 from collections import Counter, defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
@@ -17,12 +18,12 @@ from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import accelerators, group_of, request
 
 _STABLE_SESSIONS: Final = 2
-"""Number of sessions without a change after which a decision is final. The first session may have
-started before the last change."""
-_STABLE_LISTS: Final = 5
+"""Number of sessions without a change after which a decision is final, once the scheduler knows the
+last change. The first of these sessions may have started before."""
+_STABLE_LISTS: Final = 10
 """Minimum time without a change after which a decision is final, as a multiple of the time that it
-takes to list the pods. Counting sessions is not sufficient: on a busy machine, they may end before
-the API server has stored the scheduler's decisions."""
+takes to list the states of the pods. Counting sessions is not sufficient: on a busy machine, they
+may end before the API server has stored the scheduler's decisions."""
 _MAX_SESSIONS_BEHIND: Final = 50
 """Maximum number of sessions to wait for the scheduler to bind pods, since binding can fail."""
 _BOUND: Final = "Running"
@@ -95,7 +96,6 @@ class Replay:
         self.victims: list[Victim] = []
         self._all_pods: list[dict[str, Any]] = []
         self.unsettled = False
-        self._listing_seconds = 0.0
         self.evicts = state.evicts
         self._preempts = "preempt" in state.actions
         self.now = 0.0
@@ -171,27 +171,38 @@ class Replay:
                 run.start = self.now
 
     def _settle(self, last: Placement | None = None) -> None:
-        """Wait until the placement of pods is stable. `last` is the last known placement."""
-        started = time.monotonic()
-        since, changed = self._sandbox.sessions(), started
+        """Wait until the scheduler has admitted and placed gangs. `last` is the known placement."""
+        started = changed = time.monotonic()
+        marker = self._sandbox.mark()
+        last_phases: dict[str, str] | None = None
         queues: set[str] | None = None
         while time.monotonic() < started + _TIMEOUT_SECONDS:
             sessions, listed = self._wait_for_session(), time.monotonic()
-            self._all_pods = self._sandbox.pods()
-            self._listing_seconds = time.monotonic() - listed
-            placement = _placement(self._all_pods)
-            if placement != last or any(map(_is_transient, self._all_pods)):
-                last, queues = placement, None
-                since, changed = self._sandbox.sessions(), time.monotonic()
-                continue
+            states = self._sandbox.pod_states()
+            listing_seconds = time.monotonic() - listed
+            placement = {name: pod.node for name, pod in states.items()}
+            phases = self._sandbox.phases()
             if (
-                sessions < since + _STABLE_SESSIONS
-                or listed < changed + _STABLE_LISTS * self._listing_seconds
+                placement != last
+                or (last_phases is not None and phases != last_phases)
+                or any(pod.is_transient for pod in states.values())
+            ):
+                last, last_phases, queues = placement, phases, None
+                marker, changed = self._sandbox.mark(), time.monotonic()
+                continue
+            last_phases = phases
+            since = self._sandbox.known_since(marker)
+            if (
+                since is None
+                or sessions < since + _STABLE_SESSIONS
+                or listed < changed + _STABLE_LISTS * listing_seconds
             ):
                 continue
             if queues is None:
                 self._assign_pods()
-                if sessions < since + _MAX_SESSIONS_BEHIND and self._is_scheduler_behind():
+                if _placement(self._all_pods) != placement:
+                    continue
+                if sessions < since + _MAX_SESSIONS_BEHIND and self._is_scheduler_behind(phases):
                     continue
                 queues = self._preempting_queues()
             if not self._sandbox.untried_preemptions(queues, since):
@@ -209,6 +220,7 @@ class Replay:
         return now
 
     def _assign_pods(self) -> None:
+        self._all_pods = self._sandbox.pods()
         placed = defaultdict(list)
         for pod in self._all_pods:
             if pod["spec"].get("nodeName"):
@@ -216,13 +228,12 @@ class Replay:
         for run in self.runs:
             run.pods = placed[objects.NAMESPACE, run.name]
 
-    def _is_scheduler_behind(self) -> bool:
+    def _is_scheduler_behind(self, phases: Mapping[str, str]) -> bool:
         """Return whether the scheduler is still binding a gang's pods.
 
         At the end of each session, Volcano stores the phases of the PodGroups. It binds pods later,
         which on a busy machine can take longer than two sessions.
         """
-        phases = self._sandbox.phases()
         return any(
             phases.get(run.name) == _BOUND
             for run in self.runs
@@ -321,17 +332,6 @@ def _may_preempt(preemptor: Gang, victim: Gang) -> bool:
         victim.queue == preemptor.queue
         and victim.priority < preemptor.priority
         and victim.preemptable is not False
-    )
-
-
-def _is_transient(pod: dict[str, Any]) -> bool:
-    """Return whether a pod is terminating, or is placed but not running yet.
-
-    A placed pod cannot be preempted until it is running.
-    """
-    placed = "nodeName" in pod["spec"]
-    return "deletionTimestamp" in pod["metadata"] or (
-        placed and pod["status"].get("phase") != "Running"
     )
 
 

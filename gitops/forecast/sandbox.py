@@ -1,6 +1,7 @@
 """Temporary cluster for a simulation, with a real API server, real Volcano and simulated nodes."""
 
 import base64
+import itertools
 import json
 import os
 import re
@@ -15,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, NamedTuple, Self
 
 import httpx
 
@@ -51,16 +52,18 @@ _PREEMPTION: Final = ",preempt=4"
 At this level, the scheduler logs every node that it considers for a pod. The level is therefore set
 only if the scheduler preempts pods.
 """
-_SESSION: Final = re.compile(
-    rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>|\] Close Session "
+_EVENT: Final = re.compile(
+    rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>"
+    rb"|\] Added pod <[^/>]+/(marker-[^>]+)> into cache"
+    rb"|\] Close Session "
 )
-"""Log lines that the scheduler writes after preemption in a queue, and at the end of a session."""
+"""Log lines that the scheduler writes after preemption in a queue, when it learns of a marker pod,
+and at the end of a session."""
 _SESSION_SIZE: Final = re.compile(
     rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)'
     rb"|\] There are <(\d+)> Jobs, .* <(\d+)> Nodes in total"
 )
 """Log line with the numbers of gangs and nodes in a session, as in Volcano 1.14 and 1.10."""
-_POD_ADDED: Final = re.compile(rb"\] Added pod <([^>]+)> into cache")
 _CONFIGURED: Final = re.compile(
     rb"\] (?:Finished loading scheduler config|Successfully loaded Scheduler conf).*"
     rb" actions[=:] ?\[([^]]*)\]"
@@ -79,7 +82,24 @@ tiers:
 """
 """Configuration that Volcano 1.14 uses if its configuration is missing or invalid."""
 _NO_GRACE_PERIOD: Final = {"gracePeriodSeconds": "0"}
+_TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
+"""Media type of a list as `kubectl get --output=wide` prints it."""
 _STDERR: Final = 2
+
+
+class PodState(NamedTuple):
+    """A pod's node, or None if it is not scheduled, and its status as kubectl prints it."""
+
+    node: str | None
+    status: str
+
+    @property
+    def is_transient(self) -> bool:
+        """True if the pod is terminating, or is placed but not running yet.
+
+        A placed pod cannot be preempted until it is running.
+        """
+        return self.status == "Terminating" or (self.node is not None and self.status != "Running")
 
 
 class SchedulerLog:
@@ -97,8 +117,8 @@ class SchedulerLog:
         self._unfinished: list[str] = []
         self.gangs = self.nodes = 0
         """Numbers of gangs and nodes in the last session."""
-        self.pod = ""
-        """Namespace and name of the last pod that was added."""
+        self.markers: dict[str, int] = {}
+        """Maps each marker pod that the scheduler knows to the number of sessions before that."""
         self.configuration_reads = 0
         """Number of times that the configuration was read."""
         self.actions = ""
@@ -111,18 +131,20 @@ class SchedulerLog:
             new = log.read()
         complete = new[: new.rfind(b"\n") + 1]
         self._position += len(complete)
-        for event in _SESSION.finditer(complete):
-            if event[1] is not None:
-                self._unfinished.append(event[1].decode())
+        for event in _EVENT.finditer(complete):
+            queue, marker = event[1], event[2]
+            if queue is not None:
+                self._unfinished.append(queue.decode())
+                continue
+            if marker is not None:
+                self.markers[marker.decode()] = self.sessions
                 continue
             self.sessions += 1
             self.queues, self._unfinished = self._unfinished, []
-            for queue in self.queues[:1]:
-                self.last_session_as_first[queue] = self.sessions
+            for first in self.queues[:1]:
+                self.last_session_as_first[first] = self.sessions
         for numbers in _SESSION_SIZE.findall(complete)[-1:]:
             self.gangs, self.nodes = (int(number) for number in numbers if number)
-        for pod in _POD_ADDED.findall(complete)[-1:]:
-            self.pod = pod.decode()
         configured = _CONFIGURED.findall(complete)
         self.configuration_reads += len(configured)
         for actions in configured[-1:]:
@@ -149,10 +171,31 @@ class Sandbox:
         self._api = api
         self._log = SchedulerLog(log)
         self._loaded: dict[tuple[str, str], Manifest] = {}
+        self._markers = itertools.count()
 
     def sessions(self) -> int:
         """Return the number of sessions that the scheduler has completed."""
         return self._log.read().sessions
+
+    def mark(self) -> str:
+        """Create a marker pod, and return its name.
+
+        The scheduler handles the events of pods in order. When it knows the marker pod, it knows
+        all earlier changes to pods. The marker pod affects no placement, because its node does not
+        exist.
+        """
+        name = f"marker-{next(self._markers)}"
+        spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
+        pod = {"metadata": {"name": name}, "spec": spec}
+        self._raise_if_rejected(self._problem(self._api.post(_PODS, json=pod)))
+        return name
+
+    def known_since(self, marker: str) -> int | None:
+        """Return the number of sessions that ended before the scheduler knew a marker pod.
+
+        Return None if the scheduler does not know the pod yet.
+        """
+        return self._log.read().markers.get(marker)
 
     def untried_preemptions(self, queues: Collection[str], since: int) -> set[str]:
         """Return the members of `queues` in which Volcano has not tried all preemptions yet.
@@ -209,16 +252,9 @@ class Sandbox:
         self._await_sessions(2)  # the first session may have started before the change
         yield
         self._wait_while(self._pods_not_running, "pods did not start")
-        # The scheduler handles pod events in order. If it knows the marker pod, it also knows that
-        # all other pods are running. The marker pod affects no placement, because its node does not
-        # exist.
-        marker = f"marker-{self.generation}"
-        spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
-        pod = {"metadata": {"name": marker}, "spec": spec}
-        self._raise_if_rejected(self._problem(self._api.post(_PODS, json=pod)))
-        known = f"{NAMESPACE}/{marker}"
+        marker = self.mark()
         self._wait_while(
-            lambda: "" if self._log.read().pod == known else f"it does not know pod {known}",
+            lambda: f"it does not know pod {marker}" if self.known_since(marker) is None else "",
             "the scheduler does not know all pods",
         )
         self._wait_while(self._unknown_objects, "the scheduler does not know all nodes and gangs")
@@ -257,8 +293,8 @@ class Sandbox:
         return f"it knows {log.gangs} of {groups} gangs and {log.nodes} of {nodes} nodes"
 
     def _pods_not_running(self) -> str:
-        placed = [pod for pod in self.pods() if pod["spec"].get("nodeName")]
-        waiting = sum(pod["status"]["phase"] != "Running" for pod in placed)
+        placed = [pod for pod in self.pod_states().values() if pod.node is not None]
+        waiting = sum(pod.is_transient for pod in placed)
         return f"{waiting} of {len(placed)} pods are not running" if waiting else ""
 
     def create_groups(self, groups: Sequence[Manifest]) -> None:
@@ -304,6 +340,24 @@ class Sandbox:
     def pods(self) -> list[dict[str, Any]]:
         """Return the pods of all gangs, including terminating pods."""
         return self._items(_PODS, labelSelector=GANG_LABEL)
+
+    def pod_states(self) -> dict[str, PodState]:
+        """Return the states of the pods of all gangs, by name.
+
+        Listing the pods themselves takes about ten times as long.
+        """
+        response = self._api.get(
+            _PODS,
+            params={"labelSelector": GANG_LABEL, "includeObject": "None"},
+            headers={"Accept": _TABLE},
+        )
+        table = response.raise_for_status().json()
+        columns = [column["name"] for column in table["columnDefinitions"]]
+        rows = (dict(zip(columns, row["cells"], strict=True)) for row in table["rows"])
+        return {
+            row["Name"]: PodState(None if row["Node"] == "<none>" else row["Node"], row["Status"])
+            for row in rows
+        }
 
     def phases(self) -> dict[str, str]:
         """Return the PodGroup phases that the scheduler has stored."""

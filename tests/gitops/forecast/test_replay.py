@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from gitops.forecast.replay import Replay
-from gitops.forecast.sandbox import Sandbox
+from gitops.forecast.sandbox import PodState, Sandbox
 from gitops.forecast.state import Gang, Queue, State
 from tests.gitops.forecast.states import gang, state
 
@@ -25,8 +25,10 @@ class Scheduler:
         starts_after: int = 0,
         phases: dict[str, str] | None = None,
         behind_until: int = 0,
+        unaware_until: int = 0,
     ) -> None:
         self.count = 0
+        self._unaware_until = unaware_until
         self.preempting: set[str] = set()
         self._phases = phases or {}
         self._behind_until = behind_until
@@ -54,6 +56,21 @@ class Scheduler:
         late = self._session <= self.count < self._session + self._starts_after
         status = {"phase": "Pending" if late else "Running"}
         return [{**pod, "spec": dict(pod["spec"]), "status": status} for pod in self._pods.values()]
+
+    def pod_states(self) -> dict[str, PodState]:
+        """Return the states of the pods."""
+        return {
+            pod["metadata"]["name"]: PodState(pod["spec"].get("nodeName"), pod["status"]["phase"])
+            for pod in self.pods()
+        }
+
+    def mark(self) -> str:
+        """Return the number of sessions as the name of a marker."""
+        return str(self.count)
+
+    def known_since(self, marker: str) -> int | None:
+        """Return the sessions before the marker, or None while the scheduler is unaware of it."""
+        return None if self.count < self._unaware_until else max(int(marker), self._unaware_until)
 
     def phases(self) -> dict[str, str]:
         """Return the PodGroups' phases."""
@@ -169,4 +186,10 @@ def test_replay_waits_while_the_scheduler_is_binding_pods() -> None:
     phases = {f"gang-0-{number:05}": "Running" for number in range(3)}
     cluster = Scheduler(session=40, phases=phases, behind_until=41)
     replay = started_replay(cluster, snapshot("vision"))
+    assert [victim.name for victim in replay.victims] == ["low"]
+
+
+def test_decisions_are_not_final_until_the_scheduler_knows_all_changes() -> None:
+    cluster = Scheduler(session=31, unaware_until=30)
+    replay = started_replay(cluster, snapshot("language", pods=2))
     assert [victim.name for victim in replay.victims] == ["low"]

@@ -2,12 +2,13 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
 
 from gitops.errors import GitopsError
-from gitops.forecast.sandbox import Sandbox, SchedulerLog
+from gitops.forecast.sandbox import PodState, Sandbox, SchedulerLog
 from gitops.forecast.state import Queue
 from tests.gitops.forecast.states import state
 
@@ -33,6 +34,7 @@ class Api:
 
     def __init__(self, *rejected_kinds: str) -> None:
         self.rejected_kinds = rejected_kinds
+        self.table: dict[str, Any] = {"columnDefinitions": [], "rows": []}
         self.requests: list[tuple[str, str]] = []
 
     def __call__(self, request: httpx.Request) -> httpx.Response:
@@ -40,14 +42,29 @@ class Api:
         body = json.loads(request.content) if request.content else {}
         if body.get("kind") in self.rejected_kinds:
             return httpx.Response(403, text="not now")
-        items = [] if request.url.path.endswith("/pods") else [READY] * 3
-        return httpx.Response(200, json={"items": items})
+        if request.url.path.endswith("/pods"):
+            return httpx.Response(200, json={"items": [], **self.table})
+        return httpx.Response(200, json={"items": [READY] * 3})
 
 
 def sandbox(folder: Path, api: Api, log: str = CLOSED, settings: Path = Path()) -> Sandbox:
     (folder / "log").write_text(log)
     client = httpx.Client(base_url="https://x.example", transport=httpx.MockTransport(api))
     return Sandbox(client, folder / "log", settings=settings)
+
+
+def test_states_of_pods_are_read_from_the_table_of_the_api_server(tmp_path: Path) -> None:
+    api = Api()
+    cells = [("a", "Running", "gpu-0"), ("b", "Pending", "<none>"), ("c", "Pending", "gpu-1")]
+    cells.append(("d", "Terminating", "gpu-1"))
+    api.table = {
+        "columnDefinitions": [{"name": name} for name in ("Name", "Status", "Node")],
+        "rows": [{"cells": row} for row in cells],
+    }
+    found = sandbox(tmp_path, api).pod_states()
+    assert found["a"] == PodState("gpu-0", "Running")
+    assert found["b"].node is None
+    assert {name for name, pod in found.items() if pod.is_transient} == {"c", "d"}
 
 
 def test_only_complete_log_lines_count_as_sessions(tmp_path: Path) -> None:
@@ -57,6 +74,17 @@ def test_only_complete_log_lines_count_as_sessions(tmp_path: Path) -> None:
         log.write(f"\nother\n{CLOSED}")
     assert simulated.sessions() == 3
     assert simulated.sessions() == 3
+
+
+def test_scheduler_knows_a_marker_since_the_sessions_before_it(tmp_path: Path) -> None:
+    simulated = sandbox(tmp_path, Api())
+    marker = simulated.mark()
+    assert simulated.known_since(marker) is None
+    with (tmp_path / "log").open("a") as log:
+        log.write(CLOSED + MARKER + CLOSED)
+    assert simulated.known_since(marker) == 2
+    assert simulated.sessions() == 3
+    assert simulated.known_since(simulated.mark()) is None
 
 
 @pytest.mark.parametrize("release", LOGS)
@@ -182,7 +210,7 @@ def test_rejected_configuration_is_replaced_by_volcanos_default(
     [
         ([], "does not read its configuration"),
         ([PAUSED, CLOSED], r"2 new lines with 'Close Session'"),
-        ([PAUSED, CLOSED * 2], "does not know pod simulation/marker-0"),
+        ([PAUSED, CLOSED * 2], "does not know pod marker-0"),
         ([PAUSED, CLOSED * 2, MARKER], "knows 0 of 3 gangs and 0 of 3 nodes"),
     ],
 )

@@ -48,7 +48,7 @@ exit status:
 In one call, pass everything that is deployed together: some rules check that the queue, the claim
 or the NetworkPolicy that a workload needs is declared. In the configuration, list the objects that
 exist elsewhere (existingQueues, existingNamespaces, existingPriorityClasses, existingServices). The
-file is the same as for Pulumi's --policy-pack-config:
+configuration file has the same format as the file for Pulumi's --policy-pack-config:
 
   {
     "image-digest-pinned": "mandatory",

@@ -87,7 +87,7 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
 
 
 def _paths(value: Any) -> Iterator[str]:
-    """Yield the paths in a record or in a part of it, given as dicts and tuples."""
+    """Yield the paths in a record, or in a part of a record, that consists of dicts and tuples."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):

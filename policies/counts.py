@@ -31,7 +31,8 @@ def value_near_pod(root: Node, path: str, pod_path: Sequence[Key]) -> Node:
 def _path_with_number(root: Node, count: Count, pod_path: Sequence[Key]) -> Sequence[Key]:
     """Return the path whose indices replace each `*` in the paths of a count.
 
-    This is the path of the pod or, if the count has `members`, of the list that names the pod.
+    If the count has `members`, this is the path of the list that contains the pod's name, otherwise
+    the path of the pod.
     """
     if not count.members:
         return pod_path

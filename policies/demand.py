@@ -38,7 +38,7 @@ class Demand:
     requested: Decimal
     """The requested number, without autoscaling and without the surge of rolling updates."""
     largest: Decimal
-    """The largest requested number of one object, such as a TrainJob, that runs the pods."""
+    """The largest number that a single object, such as a TrainJob, requests for these pods."""
 
 
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:

@@ -256,9 +256,11 @@ def _level(line: str) -> tuple[int, bool]:
 
 
 def _shifted(lines: Iterable[str], shifts: dict[tuple[int, bool], int]) -> list[str]:
-    """Return lines, shifted like the last line before them at the same level or like their parent.
+    """Return lines with an adjusted indentation.
 
-    `shifts` contains the shifts of the levels before the lines.
+    A line that is indented more than the line before it is shifted by the same amount as that line.
+    Any other line is shifted by the same amount as the last line at its level. `shifts` contains
+    the amounts for the levels of earlier lines.
     """
     result: list[str] = []
     last, shift = None, 0

@@ -200,7 +200,7 @@ def images_at(spec: Node, location: Pods) -> Iterator[Node]:
 
 
 def image_of_uri(uri: str) -> str:
-    """Return the image to which the URI of a model refers; empty if it is not an image.
+    """Return the image that the URI of a model refers to; empty if it refers to something else.
 
     KServe also supports variants of the scheme `oci`, such as `oci+native`.
     """

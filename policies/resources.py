@@ -51,7 +51,7 @@ class Resource:
     """A Kubernetes object as it was declared.
 
     `pulumi_type` is the engine's type token, and `properties` is plain data (see
-    `policies.properties`). If `protected` is true, Pulumi rejects a deletion. `existing` lists
+    `policies.properties`). If `protected` is true, Pulumi rejects its deletion. `existing` lists
     address patterns of objects that already exist; patches of them create nothing. `kinds` is the
     registry of workload kinds. If the object is embedded in another one, `node` is its location
     there. `default_namespace` is the namespace of an object that sets none, or None if it is

@@ -62,7 +62,7 @@ def _not_all_claims(devices: dict[str, int]) -> dict[str, int]:
 
 
 NamePatterns = Annotated[list[str], AfterValidator(_lower_case)]
-"""Patterns for names, ignoring case. They are kept in lower case."""
+"""Patterns for names, converted to lower case, because case is ignored."""
 
 ExactNames = Annotated[list[str], AfterValidator(_exact)]
 """Names that contain no wildcard, because a wildcard would match nothing."""

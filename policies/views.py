@@ -63,7 +63,7 @@ class Scalings:
         return limits
 
     def _through_adapters(self, target: Resource) -> Iterator[Scaling]:
-        """Yield the autoscalers of the objects through which parts of a resource are scaled."""
+        """Yield the autoscalers of the adapters, each of which scales one part of a resource."""
         adapter = target.record.adapter.lower() if target.record is not None else ""
         prefix = f"{target.name.lower()}-"
         for (namespace, kind, name), scalings in self._by_target.items() if adapter else ():

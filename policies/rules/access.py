@@ -32,7 +32,7 @@ BUILT_IN_GROUPS: Final = frozenset(
 gateway.networking.k8s.io, are groups of custom resources."""
 _ESCALATING_VERBS: Final = (
     *("bind", "escalate", "impersonate"),
-    # Constrained impersonation, except for `impersonate:associated-node`: agents act as their node.
+    # `impersonate:associated-node` is not listed, because agents need it to act as their own node.
     *(f"impersonate:{identity}" for identity in ("user-info", "serviceaccount", "arbitrary-node")),
 )
 _ESCALATING_RESOURCES: Final = (
@@ -117,7 +117,7 @@ _EVERYBODY: Final = (
 _API_AUDIENCE: Final = re.compile(
     r"^(api|k3s|rke2)?$|kubernetes|container\.googleapis\.com|\.azmk8s\.io"
 )
-"""Pattern of the audiences that API servers, including k3s, GKE and AKS, accept by default."""
+"""Pattern of the default audiences of API servers, including those of k3s, GKE and AKS."""
 _CEL_PROJECTED: Final = (
     "v.?projected.?sources.orValue([]).exists(s, s.?serviceAccountToken.hasValue()"
     " && s.?serviceAccountToken.?audience.orValue('')"

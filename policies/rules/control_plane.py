@@ -103,7 +103,7 @@ def _mentions_masters(text: str) -> bool:
 
 
 def _moved_service(resource: Resource) -> Iterator[Violation]:
-    """Yield a violation if the object redirects DNS queries or requests to the API server."""
+    """Yield a violation if the object takes over traffic for the cluster DNS or the API server."""
     name = resource.root["metadata"]["name"]
     if resource.is_kind("discovery.k8s.io", "EndpointSlice"):
         name = resource.labels[_SERVICE_LABEL]

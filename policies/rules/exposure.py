@@ -203,7 +203,7 @@ def _ingress(resource: Resource) -> Iterator[Violation]:
 
 
 def _covers(host: str, name: str) -> bool:
-    """Return whether a host of a TLS entry is a name, or a wildcard for its first label."""
+    """Return whether a TLS host equals `name`, or is a wildcard for the first label of `name`."""
     return host == name or host == f"*.{name.partition('.')[2]}"
 
 

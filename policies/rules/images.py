@@ -43,7 +43,7 @@ _PVC: Final = "pvc://"
 MODEL_FIELD: Final = re.compile(r"storageUri|(?i:(source_?)?model_?ur[il])")
 """Pattern of fields with the URI of a model."""
 _MODELS: Final = frozenset({"storageUris", "model", "adapters"})
-"""Fields whose values, or items of values, contain the URI of a model in the field `uri`."""
+"""Fields below which the field `uri` contains the URI of a model."""
 _URI: Final = "uri"
 _TRAINER: Final = ("spec", "trainer")
 

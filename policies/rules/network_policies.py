@@ -216,7 +216,7 @@ def _open_calico_rules(policy: Resource, selects: Selects) -> Iterator[Node]:
 
 
 def _is_limited(policy: Resource, source: Node) -> bool:
-    """Return whether the source of a Calico rule is only part of the cluster or Internet."""
+    """Return whether the source of a Calico rule is only part of the cluster or of the Internet."""
     selector, namespaces = source["selector"].value, source["namespaceSelector"].value
     nets = list(source["nets"].items())
     # Without a namespaceSelector, the selector of a namespaced policy applies to its namespace.
@@ -263,7 +263,8 @@ _OPEN_PEER_FINDERS: Final[
     ("crd.projectcalico.org", ("NetworkPolicy", "GlobalNetworkPolicy"), _open_calico_rules),
     ("crd.antrea.io", ("NetworkPolicy", "ClusterNetworkPolicy"), _open_antrea_peers),
 ]
-"""Functions that find peers or rules which override the default deny, by API group and kinds."""
+"""API groups and kinds of policies, each with a function that finds peers or rules that override
+the default deny."""
 
 
 @stack_rule(

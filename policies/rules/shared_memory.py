@@ -29,8 +29,8 @@ class MountConfig(TaskConfig):
 
     size: Quantity = Field(
         default="1Gi",
-        description="Size limit per GPU that the remediation sets, such as 8Gi. It sets less if "
-        "the memory limit requires it. A container without GPUs counts as one GPU.",
+        description="Size limit per GPU that the remediation sets, such as 8Gi. The limit is lower "
+        "if the memory limit requires it. A container without GPUs counts as one GPU.",
     )
     min_size: Quantity = Field(
         default="64Mi",

@@ -53,7 +53,7 @@ _ACCELERATOR = re.compile(
 """Pattern of accelerator resource names in strings. Keys whose value is a quantity are compared
 with the configured accelerators instead."""
 _GPU_COUNT = re.compile(r"(?i)(num_?)?gpus?(_?count)?")
-"""Pattern of keys with a number of GPUs in `_REQUESTS`, without the name of a resource."""
+"""Pattern of keys, such as `num_gpus`, that set a number of GPUs in a field of `_REQUESTS`."""
 _REQUESTS = ("resources", "limits", "requests")
 
 
@@ -104,7 +104,7 @@ def _workload_evidence(node: Node, config: GpuConfig) -> str:
 
 
 def _gpu_count(node: Node) -> str:
-    """Return the path of a requested number of GPUs without the name of a resource, if any."""
+    """Return the path, below `node`, of a number of GPUs that names no resource; empty if none."""
     fields = node.fields() if node.key in _REQUESTS else ()
     keys = (key for key, _ in fields if _GPU_COUNT.fullmatch(key))
     paths = (path for key in keys for path in (key, f"{key}.count", f"{key}.value"))

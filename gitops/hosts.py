@@ -339,7 +339,7 @@ def _message(response: httpx.Response) -> str:
 
 
 def _hint(response: httpx.Response) -> str:
-    # GitHub's secondary limits may be stated only in the message.
+    # GitHub may report a secondary rate limit only in the message.
     limited = (
         response.headers.get("X-RateLimit-Remaining") == "0"
         or "Retry-After" in response.headers

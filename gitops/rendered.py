@@ -3,8 +3,8 @@
 The base revision is rendered into a temporary state. The current version is previewed against this
 state, so the engine itself determines which resources are created, changed and replaced.
 Placeholders replace the secrets. Images that would be built are identified by the hash of their
-sources. The hashes of the images of runs leave out this project's directories, so changed sources
-result in a new run only if they do in the cluster.
+sources. As in a real stack, the hashes of run images leave out this project's directories, so that
+changes to this project start no new runs.
 """
 
 import json
@@ -168,7 +168,7 @@ def _cluster_settings(cluster: Any, directory: Path) -> dict[str, Any]:
 
 
 def _run_images(training: Any) -> set[str]:
-    """Return the keys of the images of the jobs and of the trials of sweeps."""
+    """Return the keys of the images that jobs and the trials of sweeps use."""
     trials = [sweep["job"] for sweep in _sections(training, "sweeps") if "job" in sweep]
     default = TrainingJobSettings.model_fields["image"].default
     jobs = [*_sections(training, "jobs"), *trials]

@@ -43,7 +43,7 @@ class GangAnswer(CamelModel):
     end_seconds: float | None = None
     """Null if the gang does not start, or if neither a deadline nor an estimate is known."""
     end_range: Range | None = None
-    """Range of known end times over all simulations; null if it is known in no simulation."""
+    """Range of known end times over all simulations; null if the end is unknown in all of them."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
     """Start and end without the change; null if the change adds the gang, or if unknown."""

@@ -225,5 +225,7 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
             "gangs in the target cluster"
         )
     if replay.unsettled:
-        notes.append("the scheduler reached no stable placement: results may differ in the cluster")
+        notes.append(
+            "the scheduler reached no stable placement: results may differ in the target cluster"
+        )
     return notes

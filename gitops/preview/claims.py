@@ -18,8 +18,8 @@ _DATA_LOSS = (
 )
 
 _OTHER_VOLUME = (
-    "To use a new claim, declare its storage as another volume in `storage.volumes`, and set that "
-    "as the `volume` of the claim."
+    "To use a new claim, declare its storage as another volume in `storage.volumes`, and set the "
+    "`volume` of the claim to that volume."
 )
 _GIB = Decimal(2**30)
 _Key = tuple[str, str]
@@ -66,7 +66,7 @@ def _has_new_name(change: Change) -> bool:
 
 
 def _shared_volume(old: Change, new: Change) -> str | None:
-    """Return the volume of a new claim if it is bound to an old one, otherwise None."""
+    """Return the volume of a new claim if the old claim is bound to that volume, otherwise None."""
     if old.step.old is None or old.old is None or new.new is None:
         return None
     status = old.step.old.outputs.get("status")

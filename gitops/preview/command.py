@@ -237,7 +237,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     if not options.refresh and pack.configuration is None:
         problems.append(
             f"policies/config/{options.stack}.json does not exist, so the policies have their "
-            "default limits. After pulumi stack rename, rename the file of the previous name."
+            "default limits. If the stack was renamed, rename its policy configuration file too."
         )
     plan = replace(
         plan, errors=errors, warnings=(*plan.warnings, *map(hide, problems)), notices=stack.notices

@@ -304,17 +304,17 @@ _SWEEP_REMOVED = (
 )
 _DELETED_LAST = (
     "is deleted at the end of the update, because an earlier update replaced it and failed before "
-    "deleting it. Run `pulumi up --refresh` afterwards, which creates it again."
+    "deleting it. Run `pulumi up --refresh` afterwards to create it again."
 )
 _NAMESPACE_DELETED = "Everything in it is deleted, including claims and their data."
 _QUEUE_DELETED = (
     "Jobs waiting in it lose their position. Volcano deletes a queue even while its jobs are "
-    "running. A run that continues in it fails when pods are created for it: the first pods of a "
-    "waiting run, or new pods after an eviction."
+    "running. A run that stays in the queue fails the next time it needs pods: at its start or "
+    "after an eviction."
 )
 _PRIORITY_CLASS_DELETED = (
-    "Kubernetes rejects new pods that use it: a run that uses it and continues fails when its pods "
-    "are created again, for example after an eviction."
+    "Kubernetes rejects new pods that use it. A run that uses it and continues fails the next "
+    "time it needs pods, for example after an eviction."
 )
 _SERVICE_UNAVAILABLE = (
     "Requests fail until its replacement is ready, or permanently if there is none."
@@ -364,8 +364,8 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
         yield f"If it is still running, it continues and holds {held} until it ends."
         if _moves(change):
             yield (
-                "The update deletes its service account, so the run fails when pods are created "
-                "for it: the first pods of a waiting run, or new pods after an eviction."
+                "The update deletes its service account, so the run fails the next time it needs "
+                "pods: at its start or after an eviction."
             )
     else:
         lost = (

@@ -110,7 +110,7 @@ def waiting(
 
 
 def _shortage(limit: str, row: LimitRow, earlier: Iterable[Demand]) -> str:
-    """Return the start of a sentence if a limit is exceeded together with earlier runs."""
+    """Return the start of a sentence if new and earlier runs exceed a limit, otherwise ""."""
     resource = row.resource.removeprefix("requests.")
     held = sum((demand.total(demand.requests, resource) for demand in earlier), Decimal(0))
     if row.asked + held <= row.allowed:

@@ -117,7 +117,7 @@ def test_run_moved_elsewhere_continues_and_a_second_one_starts(
     step = plans.step("replace", job, new, retain=True, keys=[key])
     (text,) = texts_of(step)
     assert "it continues and holds 8 GPUs" in text
-    assert "deletes its service account, so the run fails when pods are created for it" in text
+    assert "deletes its service account, so the run fails the next time it needs pods" in text
     assert f"A second run starts under the same name {place}." in text
     assert held_by_earlier_runs(changes(plans.plan(step).steps)) == {"research": 8}
 
@@ -414,7 +414,7 @@ def test_object_that_an_unfinished_move_will_delete_is_reported_if_the_move_is_r
 
 def test_deleted_queue_warns_about_runs_that_continue_in_it() -> None:
     (text,) = texts_of(plans.step("delete", plans.queue()))
-    assert "A run that continues in it fails when pods are created for it" in text
+    assert "A run that stays in the queue fails the next time it needs pods" in text
 
 
 def test_deleted_priority_class_warns_about_runs_that_still_use_it() -> None:

@@ -113,8 +113,8 @@ def test_preview_that_stopped_early_is_reported() -> None:
 
 
 def test_rendered_preview_states_its_base() -> None:
-    assert "without a comparison" in render(report(mode="rendered"))
-    assert "compared with `main`" in render(report(mode="rendered", base="main"))
+    assert "not compared with a Git revision" in render(report(mode="rendered"))
+    assert "and compared with `main`" in render(report(mode="rendered", base="main"))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any, Self
 from simulation.supervisor import Service
 
 _ATTEMPTS = 20
-"""Maximum number of commands that wait for new CRDs."""
+"""Maximum number of attempts to wait for new CRDs."""
 
 LOG_LEVEL = 2
 """Log level of a stack's Volcano release. At higher levels, the scheduler logs every full node."""
@@ -51,7 +51,7 @@ def apply_definitions(
 
 
 def _wait_established(command: Sequence[str]) -> None:
-    """Run the command until it succeeds. It fails as long as a new CRD has no conditions."""
+    """Run `kubectl wait` until it succeeds. It fails immediately if a new CRD has no conditions."""
     for _ in range(_ATTEMPTS - 1):
         if subprocess.run(command, capture_output=True).returncode == 0:
             return

@@ -86,13 +86,13 @@ class Report:
         """Lines that state what was evaluated, what was skipped, and how many violations exist."""
         advisory = len(self.findings) - self.mandatory
         lines = [
-            f"{self.objects} objects, {len(self.rules)} rules: "
-            f"{self.mandatory} mandatory and {advisory} advisory violations"
+            f"objects: {self.objects}, rules: {len(self.rules)}, "
+            f"violations: {self.mandatory} mandatory and {advisory} advisory"
         ]
         if self.skipped_rules:
             lines.append(f"skipped: {self.skipped_rules} rules that need the whole stack")
         if self.disabled:
-            lines.append(f"disabled: {len(self.disabled)} rules: {', '.join(self.disabled)}")
+            lines.append(f"disabled rules: {', '.join(self.disabled)}")
         return [*lines, *(f"not evaluated: {text}" for text in self.skipped_documents)]
 
     def fails(self, finding: Finding) -> bool:

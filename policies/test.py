@@ -70,7 +70,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     for case, problem in zip(cases, problems, strict=True):
         sys.stdout.write(f"FAILED {case.path}: {problem}\n" if problem else f"ok     {case.path}\n")
     failed = sum(problem is not None for problem in problems)
-    sys.stdout.write(f"{len(cases)} cases: {len(cases) - failed} passed, {failed} failed\n")
+    sys.stdout.write(f"cases: {len(cases) - failed} passed, {failed} failed\n")
     expected = {name for case in cases for name in case.expected}
     untested = [rule.name for rule in rules[len(RULES) :] if rule.name not in expected]
     if untested:

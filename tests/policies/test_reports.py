@@ -120,7 +120,7 @@ def test_github_annotations_contain_file_line_and_rule(check: Any) -> None:
     prefix = "::error title=not-privileged (critical),file=pod.yaml,line=5::Pod "
     assert error.startswith(prefix)
     assert warning.startswith("::warning title=image-digest-pinned (medium),file=pod.yaml,line=5::")
-    assert other_lines[0].startswith("1 objects, 3 rules")
+    assert other_lines[0].startswith("objects: 1, rules: 3")
 
 
 def test_github_annotations_escape_text_from_manifests(check: Any) -> None:

@@ -60,5 +60,6 @@ def run(options: argparse.Namespace) -> int:
         sys.stdout.write(text)
     else:
         write_atomically(options.out, text.encode())
-        sys.stderr.write(f"{options.out}: {len(state.nodes)} nodes, {len(state.gangs)} gangs\n")
+        counts = f"nodes: {len(state.nodes)}, gangs: {len(state.gangs)}"
+        sys.stderr.write(f"wrote {options.out} ({counts})\n")
     return UNCHANGED

@@ -274,8 +274,9 @@ def _jobs(snapshot: Snapshot) -> Iterator[_Job]:
 def _failure_reasons(job: _Job, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the reasons for the failure of a job.
 
-    Volcano terminates a job whose pods it cannot create, and does not report the reason in the job:
-    events state that the API server rejects the pods, or the job's queue does not exist.
+    Volcano terminates a job whose pods it cannot create, but does not report the reason in the job.
+    In this case, the reasons are the rejections by the API server, which events contain, or a
+    missing queue.
     """
     namespace, name = key(job.manifest)
     failed = [step for step, state in steps(job.manifest).items() if state is State.FAILED]

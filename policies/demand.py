@@ -36,7 +36,7 @@ class Demand:
     maximum: Decimal
     """The maximum number of accelerators; infinite if nothing limits it."""
     requested: Decimal
-    """The requested number, without autoscaling and without the surge of rolling updates."""
+    """The requested number, without autoscaling or the surge of rolling updates."""
     largest: Decimal
     """The largest number that a single object, such as a TrainJob, requests for these pods."""
 

@@ -152,7 +152,7 @@ class Pod:
 
     @cached_property
     def selectable_labels(self) -> Node:
-        """Labels of the pod, with those that its controller adds, for selectors."""
+        """Labels of the pod that selectors can match, including those that its controller adds."""
         labels = self.metadata["labels"]
         own = {} if labels.absent else labels.value
         if not (self.location.labels and isinstance(own, dict)):

@@ -112,7 +112,7 @@ def _cost(count: Decimal, price: Decimal) -> Decimal:
 def _format_gpus(maximum: Decimal, requested: Decimal) -> str:
     """Return the maximum number of GPUs as text, with the requested number if it is smaller."""
     note = (
-        f" ({_format_count(requested)} without autoscaling and update surge)"
+        f" ({_format_count(requested)} without autoscaling or update surge)"
         if requested < maximum
         else ""
     )

@@ -161,7 +161,7 @@ def _endpoints(root: Node) -> Iterator[Violation]:
     ]
     for address in (*slice_addresses, *subset_addresses):
         if _is_node_address(address.text or ""):
-            expected = "an address other than loopback, link-local and metadata addresses"
+            expected = "an address that is not a loopback, link-local or metadata address"
             yield Violation(address, expected)
 
 

@@ -177,7 +177,7 @@ def _is_grouped(workload: Workload, pod: Pod) -> bool:
     config=GangConfig,
 )
 def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Violation]:
-    """The scheduler reads a gang's size from the PodGroup, which the pods only refer to by name."""
+    """The scheduler reads a gang's size from the PodGroup, which the pods refer to only by name."""
     for workload in stack.workloads:
         pods = [pod for pod in training_pods(workload, config) if workload.joins_pod_group(pod)]
         for pod in pods[:1]:

@@ -134,7 +134,7 @@ def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
         paths = [mount["mountPath"].value for mount in mounts.items()]
         yield Violation(
             mounts,
-            '{"name": "shared-memory", "mountPath": "/dev/shm"} without subPath and readOnly, and '
+            '{"name": "shared-memory", "mountPath": "/dev/shm"} without subPath or readOnly, and '
             "the volume "
             f'{{"name": "shared-memory", "emptyDir": {{"medium": "Memory", "sizeLimit": '
             f'"{_new_size([container], config)}"}}}}',

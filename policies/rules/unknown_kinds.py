@@ -173,7 +173,8 @@ def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
         if _scales(resource):
             record = {"target": "…", "minimum": "…", "maximum": "…"}
             expected = _remedy(resource, {"scaler": record})
-            yield Violation(resource.root["spec"], expected, found="an autoscaler of unknown kind")
+            found = "an autoscaler of an unknown kind"
+            yield Violation(resource.root["spec"], expected, found=found)
         for node, evidence_type in _evidence(resource.root, config):
             if resource.group == "extensions":
                 expected = '"apps/v1": Kubernetes 1.16 removed this API'

@@ -289,7 +289,7 @@ CASES = [
         "gpu-budget",
         config={"maxGpus": 6},
         reports=(
-            "found 10 GPUs (9 without autoscaling and update surge",
+            "found 10 GPUs (9 without autoscaling or update surge",
             "in the whole stack",
             "at most 6",
         ),

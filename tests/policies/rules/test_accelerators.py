@@ -173,7 +173,7 @@ def test_gpu_memory_and_core_amounts_are_not_counted_as_devices(limits: dict[str
 
 def test_budget_message_states_the_gpus_without_update_surge() -> None:
     (message,) = evaluate_rule("gpu-budget", manifests.deployment(), config={"maxGpus": 1})
-    assert "found 3 GPUs (2 without autoscaling and update surge) in the whole stack" in message
+    assert "found 3 GPUs (2 without autoscaling or update surge) in the whole stack" in message
 
 
 def test_claim_for_all_devices_of_a_node_exceeds_any_budget() -> None:

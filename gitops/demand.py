@@ -160,7 +160,8 @@ def _pod_count(maximum: Decimal, pod: Pod) -> Decimal | None:
 def is_suspended(resource: Resource) -> bool:
     """Return whether a job's specification suspends the job.
 
-    Kueue resumes the jobs in its queues, which are created as suspended.
+    Jobs in Kueue's queues do not count as suspended: they are created suspended, and Kueue resumes
+    them.
     """
     if resource.labels[KUEUE_QUEUE_LABEL].text:
         return False
@@ -192,7 +193,7 @@ def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:
                 running[name] += amount
     if pod.location.containers or pod.location.machine:
         return dict(sorted(peak.items()))
-    # Resources of the pod itself replace the sum, and its limits are the default of its requests.
+    # Resources of the pod itself replace the sum, and its limits are the default for its requests.
     own, default = (_amounts(pod.spec["resources"], each) for each in (fields[:1], fields[1:]))
     return dict(sorted({**default, **peak, **own}.items()))
 

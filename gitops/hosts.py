@@ -142,7 +142,7 @@ class GitLab:
 
     def commit(self) -> str | None:
         """Return the commit of the merge request or of the pipeline; None outside pipelines."""
-        # In merged-results pipelines, CI_COMMIT_SHA is a merge commit.
+        # In merged results pipelines, CI_COMMIT_SHA is a merge commit.
         source = self._environment.get("CI_MERGE_REQUEST_SOURCE_BRANCH_SHA")
         return source or self._environment.get("CI_COMMIT_SHA") or None
 

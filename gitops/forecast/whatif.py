@@ -101,8 +101,9 @@ def with_manifests(state: State, views: Sequence[View], source: str) -> tuple[St
     """Return the snapshot with the gangs of the manifests added, and the assumptions made.
 
     Raises:
-        GitopsError: If the manifests contain no gang, or the snapshot already contains a gang or
-            lacks its queue or PriorityClass. The message begins with `source`.
+        GitopsError: If the manifests contain no gang, if one of their gangs is already in the
+            snapshot, or if the snapshot lacks a gang's queue or PriorityClass. The message begins
+            with `source`.
     """
     planned = planned_gangs(views, state.taken)
     if not planned.gangs:

@@ -81,7 +81,8 @@ class Step:
     deleted_last: tuple[State, ...] = ()
     """Replaced objects, which the engine deletes at the end of the update.
 
-    They include objects that an earlier update replaced and did not delete, because it failed.
+    They include objects that an earlier update replaced but did not delete, because that update
+    failed.
     """
 
     @property

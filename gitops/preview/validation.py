@@ -41,8 +41,8 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
     """Return the reasons why the API server cannot validate a preview; empty if it can.
 
     Without `dry_run`, only check that the API server responds. If the stack configures no cluster,
-    a missing response is returned as a reason instead of raised as an error, because kubectl and
-    Pulumi may use different clusters.
+    a missing response is not an error but one of the reasons, because kubectl and Pulumi may use
+    different clusters.
 
     Raises:
         GitopsError: If the API server of the configured cluster does not respond.

@@ -32,8 +32,7 @@ OPTIONAL_RESOURCES: Final = (
 _ACCELERATORS: Final = Accelerators()
 _FINISHED: Final = ("Succeeded", "Failed")
 _LOG_LINE: Final = re.compile(r"^[EIW][0-9]{4} .*\n?", re.MULTILINE)
-"""Line that kubectl logs with the time and its process ID, for example for each attempt to connect.
-"""
+"""Line of kubectl's log, such as a failed attempt to connect. It begins with a level and a date."""
 
 TIMEOUT_SECONDS = 60.0
 """Timeout (s) for each kubectl command, except for logs."""

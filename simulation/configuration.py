@@ -75,7 +75,7 @@ def write_kwok_start(settings: Settings) -> None:
     delete = shlex.join([*kubectl, "delete", f"--raw={LEASES}"])
     lines = [
         "#!/bin/sh",
-        # kwokctl first runs the script with --version, when the API server is not running yet.
+        # kwokctl first runs the script with --version, before the API server is running.
         f'[ "$1" = --version ] || until {delete} >/dev/null 2>&1; do sleep 0.2; done',
         f'exec {shlex.quote(str(settings.binaries / "kwok"))} "$@"',
     ]

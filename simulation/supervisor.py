@@ -54,7 +54,7 @@ class Supervisor:
         # Keep Popen from reaping the process: the supervisor does that.
         process.returncode = 0
         self.running[process.pid] = service
-        # If this failed because of a full disk, the service would be started a second time.
+        # An error, such as a full disk, must not make the caller start the service a second time.
         with suppress(OSError):
             (self.logs / f"{service.name}.pid").write_text(str(process.pid))
         return process.pid

@@ -146,7 +146,9 @@ def _load(file: Path) -> list[Rule[Any]]:
     found = [value for value in vars(module).values() if isinstance(value, Rule)]
     rules = [rule for rule in found if rule.check.__module__ == spec.name]
     if not rules:
-        raise ConfigurationError(f"{file}: it defines no rule; decorate a function with pod_rule")
+        raise ConfigurationError(
+            f"{file}: it defines no rule; decorate a function, for example with pod_rule"
+        )
     return rules
 
 

@@ -74,8 +74,8 @@ def add_repeat(parser: argparse.ArgumentParser) -> None:
         "--repeat",
         type=_count,
         metavar="N",
-        help="simulate N times, because the scheduler chooses among equal gangs and nodes at "
-        "random; default: 3 with preemption or reclaim in its configuration, otherwise 1",
+        help="number of simulations, whose results may differ because the scheduler chooses at "
+        "random among equal gangs and nodes; default: 3 if it may preempt or reclaim, otherwise 1",
     )
 
 

@@ -69,7 +69,7 @@ class TrainingConfig(TrainingSettings):
             )
         if not isinstance(value, str):
             return value
-        # Checkpoints and the export contain the settings.
+        # Checkpoints and the export contain the settings as JSON.
         if not is_utf8(value):
             raise ValueError("must be UTF-8")
         if get_origin(annotation) is dict:

@@ -44,8 +44,8 @@ def main(arguments: Sequence[str]) -> int:
     parsed = parse_args(list(arguments))  # type: ignore[no-untyped-call]
     os.environ.pop(NEW_STORE, None)
     if parsed.standalone or parsed.rdzv_backend != "static":
-        # Agents whose processes did not fail do not count a restart. The restart count may thus
-        # differ between agents, so it cannot be the key prefix in a shared store.
+        # An agent counts a restart only if one of its own processes failed. Restart counts may thus
+        # differ between agents and cannot serve as the key prefix in a shared store.
         os.environ[NEW_STORE] = "1"
     return run_launcher(lambda: run(parsed))  # type: ignore[no-untyped-call]
 

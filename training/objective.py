@@ -49,8 +49,8 @@ class Objective:
         """Call the loss and all metrics once.
 
         Raise ConfigurationError for errors that every restart would repeat: an exception, a result
-        of the wrong shape or on another device, a change of the logits or targets, or a loss that
-        does not depend on the logits.
+        of the wrong shape or on a different device, a change to the logits or targets, or a loss
+        that does not depend on the logits.
         """
         with torch.enable_grad():
             logits = logits.detach().float().requires_grad_()
@@ -78,8 +78,8 @@ def _values(name: str, function: PerSample, logits: Tensor, targets: Tensor) -> 
     for argument, tensor in arguments.items():
         if tensor._version != versions[argument]:
             raise ConfigurationError(
-                f"{name} changes the {argument} in place, which the accuracy and other metrics "
-                f"use as well: use {argument}.clone()"
+                f"{name} changes the {argument} in place, but the accuracy and other metrics also "
+                f"use them: use {argument}.clone()"
             )
     shape = (len(targets),)
     values = check_output(

@@ -75,7 +75,7 @@ class Average:
     """Moving average of the weights, which is evaluated and exported in their place.
 
     The decay is the smaller of `decay` and (1 + step) / (10 + step), so that the average forgets
-    the initial weights (like TensorFlow's ExponentialMovingAverage with `num_updates`).
+    the initial weights (as in TensorFlow's ExponentialMovingAverage with `num_updates`).
     """
 
     def __init__(self, model: Parallel, decay: float) -> None:

@@ -76,7 +76,7 @@ class Parallel:
 
     def train(self, mode: bool) -> None:
         """Switch dropout and batch norm between training and evaluation mode."""
-        # Switching every module takes as long as a small layer, so do it only after a change.
+        # Switching every module takes as long as computing a small layer, so do it only if needed.
         if mode != self._mode:
             self._wrapped.train(mode)
             self._mode = mode

@@ -109,7 +109,7 @@ class TrainingSettings(BaseModel):
         "from the seed. `shards`, `text`, `tokens` and published data "
         "sets ("
         + ", ".join(PUBLISHED)
-        + ") are read from data_dir. A custom data set is package.module:factory.",
+        + ") are read from data_dir. A custom data set is written as package.module:factory.",
     )
     data_dir: PurePosixPath = PurePosixPath("/data")
     """Directory of data sets. Only download and data_url write to it."""

@@ -372,7 +372,7 @@ def report_finished(config: TrainingConfig, world: World, manifest: Manifest, al
     found = differences(config, manifest)
     if found:
         raise ConfigurationError(
-            f"{config.run_dir} contains a finished run with other settings "
+            f"{config.run_dir} contains a finished run with different settings "
             f"({'; '.join(found.values())}): choose another run_dir"
         )
     if world.is_rank0:

@@ -103,7 +103,7 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     if problems:
         report["differences"] = [*problems]
     misfits = {
-        "tensors of this model that are missing or have another shape": report["missing"],
+        "tensors of this model that are missing or have a different shape": report["missing"],
         "tensors that do not fit this model": report["ignored"],
     }
     problems += [f"{problem}: {', '.join(names)}" for problem, names in misfits.items() if names]

@@ -37,8 +37,8 @@ def load_network(directory: Path, manifest: Manifest, custom: str = "") -> nn.Mo
     """Load the trained model in evaluation mode on the CPU.
 
     `custom` is the only custom model (`package.module:factory`) that the manifest may name. Without
-    this limit, anyone with write access to the export could choose which code is imported. Raise
-    ExportError if the export is damaged or names a different factory.
+    this restriction, anyone with write access to the export could choose which code is imported.
+    Raise ExportError if the export is damaged or names a different factory.
     """
     return _load_weights(directory, manifest, manifest.weights, custom)
 

@@ -70,9 +70,9 @@ def publish_folder(unfinished: Path) -> Path:
 
 
 def remove_folder(path: Path, replacement: Path | None = None) -> None:
-    """Rename a directory and its replacement, then remove the directory, which may take long.
+    """Remove a directory, which may take long, and rename its replacement, if any, to `path`.
 
-    A directory with the original name is always complete.
+    The directory is renamed before it is removed, so `path` is never incomplete.
     """
     renamed = path.with_name(f".{path.name}.old.tmp")
     shutil.rmtree(renamed, ignore_errors=True)

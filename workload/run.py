@@ -131,7 +131,7 @@ class Watchdog:
     def _watch(self) -> None:
         stderr = 2  # sys.stderr may have been replaced.
         while not self._stopped.wait(min(self._timeout / 4, 1)):
-            # This timer runs outside of Python, so it also fires if this loop is blocked.
+            # This timer runs outside Python, so it also fires if this loop is blocked.
             faulthandler.dump_traceback_later(self._timeout, exit=True, file=stderr)
             if time.monotonic() - self._last_beat > self._timeout:
                 faulthandler.dump_traceback(stderr, all_threads=True)
@@ -213,7 +213,7 @@ class Run:
         self._emit("resume" if step else "start", **self._progress(step), **fields)
 
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
-        """Report a step; call `save(directory)` if `due`, equal on all ranks, or the run stops."""
+        """Report a step; call `save(directory)` if `due` (same on all ranks) or the run stops."""
         self.report(step, loss)
         if (stop := self.should_stop()) or due:
             self.save(step, save)
@@ -253,7 +253,7 @@ class Run:
         self.saved(step)
 
     def saved(self, step: int) -> None:
-        """Report a checkpoint that the framework has saved itself."""
+        """Report a checkpoint that the framework itself has saved."""
         self._values["checkpoint_step"] = step
         self._emit("checkpoint", step=step)
 

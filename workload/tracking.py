@@ -43,7 +43,7 @@ _NOT_METRICS: Final = {"event", "step", "epochs", "done_epochs", "already"}
 """Fields that are not metrics."""
 
 _storing: Final = threading.Lock()
-"""Lock for changes of RUNS_FILE, which contains the IDs of all services."""
+"""Lock for changes to RUNS_FILE, which contains the IDs of all services."""
 
 _FINAL_STATUSES: Final = {"finished": "FINISHED", "interrupted": "KILLED", "error": "FAILED"}
 """Maps the last event of a run to its status in MLflow."""
@@ -121,7 +121,7 @@ class Service(ABC):
         return self._step
 
     def _stored_ids(self) -> dict[str, str]:
-        # The tracker retries after an OSError. A new run would replace the ID of the existing one.
+        # Other OSErrors must cause a retry, because a new run would replace the stored ID.
         try:
             found: dict[str, str] = json.loads((self._directory / RUNS_FILE).read_bytes())
         except (FileNotFoundError, ValueError, RecursionError):

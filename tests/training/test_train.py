@@ -292,7 +292,7 @@ def test_a_finished_run_writes_artifacts_and_metrics_that_are_requested_later(
         assert events(capsys)[-1]["already"] is True
     assert train(**requested | {"prune": 0.75}) == exit_codes.DONE
     assert read_manifest(folder).artifact("pruned").zeros == pytest.approx(0.75, abs=1e-3)
-    with pytest.raises(ConfigurationError, match="finished run with other settings"):
+    with pytest.raises(ConfigurationError, match="finished run with different settings"):
         train(seed=1, quantize="dynamic")
     shutil.rmtree(tmp_path / "run/checkpoints")
     with pytest.raises(
@@ -360,14 +360,14 @@ def test_finished_run_is_not_exported_again_if_its_export_cannot_be_read(
 def test_run_directory_with_different_settings_is_rejected(train: Train, tmp_path: Path) -> None:
     train()
     with pytest.raises(
-        ConfigurationError, match=r"finished run with other settings \(epochs: 2, now 1"
+        ConfigurationError, match=r"finished run with different settings \(epochs: 2, now 1"
     ):
         train(epochs=1)
     with pytest.raises(ConfigurationError, match=r"seed: 0, now 1\): choose"):
         train(epochs=3, seed=1)
     (tmp_path / "run/export/manifest.json").unlink()
     with pytest.raises(
-        ConfigurationError, match=r"run with other settings \(dataset: digits, now synth"
+        ConfigurationError, match=r"run with different settings \(dataset: digits, now synth"
     ):
         train(dataset="synthetic")
 

@@ -154,7 +154,7 @@ def test_fitting_tensors_are_loaded_and_others_are_reported(
     with pytest.raises(ConfigurationError, match="set init_partial to load only the") as failure:
         train("second", **larger)
     assert "model_options" in str(failure.value)
-    assert "that are missing or have another shape: blocks.1." in str(failure.value)
+    assert "that are missing or have a different shape: blocks.1." in str(failure.value)
     capsys.readouterr()
     train("second", **larger, **STILL, init_partial=True)
     report = start_event(capsys.readouterr().out)["initial_weights"]

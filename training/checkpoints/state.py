@@ -146,7 +146,7 @@ def _restore(run: Run, path: Path, seal: Seal) -> None:
         differences.append(f"model_options: {seal.model_options}, now {options}")
     if differences:
         raise ConfigurationError(
-            f"{path} belongs to a run with other settings ({'; '.join(differences)}): choose "
+            f"{path} belongs to a run with different settings ({'; '.join(differences)}): choose "
             "another run_dir"
         )
     _create_optimizer_state(run.optimizer)
@@ -267,7 +267,8 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same_size: bool) -> None:
     if not run.position.seen:
         # The run resumes at the start of an epoch. The saved loss is that of the previous epoch.
         return
-    # If the number of processes has changed, only rank 0 gets here, and restores the overall sum.
+    # If the number of processes has changed, only rank 0 reaches this line, and restores the sum
+    # over all previous processes.
     loss_sum, samples = torch.stack(list(progress.values())).sum(0).tolist()
     run.loss_sum.fill_(loss_sum)
     run.samples = int(samples)

@@ -140,26 +140,27 @@ def read_seal(path: Path) -> Seal | str:
 def parse_seal(text: bytes, location: str) -> Seal | str:
     """Parse the seal of the checkpoint at `location`; return it, or a description of its damage.
 
-    Raise ConfigurationError if another version of the program wrote it in another format. Such a
-    checkpoint is not damaged, and the next save would remove a checkpoint that is skipped.
+    Raise ConfigurationError if another version of the program wrote it in a different format. Such
+    a checkpoint is not damaged, and must not be skipped, because the next save would remove it.
     """
     try:
         return Seal.model_validate_json(text)
     except ValidationError as error:
-        for problem in error.errors():
-            if problem["loc"] == ("format",):
+        for detail in error.errors():
+            if detail["loc"] == ("format",):
                 raise ConfigurationError(
-                    f"{location}/{SEAL_FILE} has format {problem['input']}, but this version reads "
+                    f"{location}/{SEAL_FILE} has format {detail['input']}, but this version reads "
                     "format 2: resume with the version that wrote it, or choose another run_dir"
                 ) from None
-        return f"{SEAL_FILE} has changed since it was written: {first_problem(error, 'it')}"
+        problem = first_problem(error, "the document")
+        return f"{SEAL_FILE} has changed since it was written: {problem}"
 
 
 def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
     """Return the first problem with the given files, or None.
 
-    Raise OSError if a file exists but cannot be read. Storage that is temporarily unavailable does
-    not damage a checkpoint, and the next save would remove a checkpoint that is skipped.
+    Raise OSError if a file exists but cannot be read. Its checkpoint may be intact, and must not be
+    skipped, because the next save would remove it.
     """
     for file in files:
         try:

@@ -62,7 +62,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def _terminate(number: int, _: object) -> NoReturn:
-    """Handle SIGTERM like Ctrl-C, but with another exit code."""
+    """Handle SIGTERM like Ctrl-C, but with a different exit code."""
     raise KeyboardInterrupt(128 + number)
 
 
@@ -314,19 +314,19 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--size", type=_image_side, metavar="N",
-        help="height and width to which the images in --folder are scaled after a square crop "
-        f"(default: {DEFAULT_SIZE})",
+        help="height and width (pixels) to which the images in --folder are scaled after a square "
+        f"crop (default: {DEFAULT_SIZE})",
     )  # fmt: skip
     parser.add_argument(
         "--grey", action="store_true", help="convert the images in --folder to one channel"
     )
     parser.add_argument(
         "--min-size", type=_positive, metavar="N",
-        help="minimum height and width; smaller images are dropped (default: --size)",
+        help="minimum height and width (pixels); smaller images are dropped (default: --size)",
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=_positive, metavar="N",
-        help="number of images of --folder to read in parallel "
+        help="number of images in --folder to read in parallel "
         f"(default: one per CPU, {available_cores()})",
     )  # fmt: skip
     _add_common(parser, "share of the images in --folder to hold out")
@@ -354,12 +354,12 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--min-bytes", type=_positive, default=64, metavar="N",
-        help="minimum length of a text; shorter ones are dropped (default: %(default)s)",
+        help="minimum length (bytes) of a text; shorter ones are dropped (default: %(default)s)",
     )  # fmt: skip
     _add_common(
         parser,
-        "share of each *.txt file, of the *.jsonl lines and of the *.parquet rows to hold out; it "
-        "is taken from the end of a *.txt file",
+        "share to hold out: of each *.txt file (its end), of the *.jsonl lines and of the "
+        "*.parquet rows",
     )
     parser.set_defaults(run=_text)
 

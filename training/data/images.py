@@ -74,12 +74,12 @@ class EnlargedImages:
 
 
 def enlarge_images(images: Images, shape: Shape) -> Images:
-    """Convert images in memory to another shape. Raise DataError if this would shrink them."""
+    """Convert images in memory to a different shape. Raise DataError if this would shrink them."""
     return Images(enlarge(images.pixels, shape), images.labels, images.divisor)
 
 
 def with_shape(samples: Samples, current: Shape, shape: Shape) -> Samples:
-    """Convert images to another shape: in advance if this takes little memory, otherwise on access.
+    """Convert images to a different shape, in advance if this takes little memory, else on access.
 
     Raise DataError if this would shrink them.
     """

@@ -148,7 +148,7 @@ def _read_idx(path: Path) -> NDArray[Any]:
     except (OSError, EOFError, zlib.error) as error:
         raise read_error(f"{path} cannot be read: {error}", error) from None
     except (AssertionError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        # torchvision raises these errors for a file with another format or length.
+        # torchvision raises these errors for a file with a different format or length.
         raise DataError(
             f"{path} is damaged, or not an IDX file of this kind: {error or 'wrong header'}"
         ) from None

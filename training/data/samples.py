@@ -44,8 +44,8 @@ def require_available(path: Path, error: Exception) -> None:
 def require_readable(path: Path, error: Exception) -> None:
     """Raise DataError if `error` means that a file cannot be read, not that its content is damaged.
 
-    Decoders of damaged files raise errors without a number, or EINVAL for a wrong position. A file
-    that no longer exists counts as damaged.
+    For damaged files, decoders raise errors without an errno, or EINVAL for a wrong position. A
+    file that no longer exists counts as damaged.
     """
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.ENOENT):
         message = f"{path} cannot be read: {error.strerror} (make it readable, or remove it)"

@@ -183,7 +183,7 @@ def make_artifacts(
             artifacts.append(artifact.model_copy(update={"setting": setting}))
         except Exception as error:
             # The disk may have space after a restart. PyTorch's OSErrors about sources or libraries
-            # have no number.
+            # have no errno.
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             path.unlink(missing_ok=True)

@@ -62,7 +62,7 @@ def share_of_zeros(model: nn.Module) -> float:
 
 
 def _prunable_weights(model: nn.Module) -> list[tuple[nn.Module, str]]:
-    """Return each weight once: for a shared weight, a second call of `prune.remove` would fail."""
+    """Return each weight once: for a shared weight, a second call to `prune.remove` would fail."""
     found: dict[int, tuple[nn.Module, str]] = {}
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):

@@ -37,7 +37,7 @@ def write_huggingface(directory: Path, model: Gpt, config: TrainingConfig) -> No
     OSError, UnavailableError or ExportError on failure.
     """
     shutil.rmtree(directory, ignore_errors=True)
-    # NFS keeps files that a server has open.
+    # On NFS, files that a server has open remain, so the directory may still exist.
     directory.mkdir(parents=True, exist_ok=True)
     write_atomically(directory / "tokenizer.json", _tokenizer(config))
     settings = {

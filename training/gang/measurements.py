@@ -84,7 +84,7 @@ class Report:
 
 
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
-    """Measure up to `ATTEMPTS` times; stop when no process has been an outlier every time.
+    """Measure until every outlier has had a normal value once, but at most `ATTEMPTS` times.
 
     Return the best values, and the outliers that remain. `measure` returns the reports of all ranks
     in order, and must return the same list on every rank.
@@ -137,7 +137,7 @@ def outliers(reports: Sequence[Report]) -> Iterator[SlowNode]:
 
 
 def node_indices(nodes: Sequence[str]) -> list[int]:
-    """Return each rank's index among the processes on its node. `nodes` has one node per rank."""
+    """Return each rank's index among the processes on its node; `nodes` lists every rank's node."""
     indices: defaultdict[str, Iterator[int]] = defaultdict(itertools.count)
     return [next(indices[node]) for node in nodes]
 
@@ -157,7 +157,7 @@ def describe_slow_nodes(found: Sequence[SlowNode]) -> str:
     for slow in found:
         lines[slow.node].append(
             f"{slow.measurement} of rank {slow.rank} is {slow.value:.3g} {slow.unit}, "
-            f"the median of its gang is {slow.median:.3g} {slow.unit}"
+            f"but the median of its gang is {slow.median:.3g} {slow.unit}"
         )
     return "\n".join(f"slow node {node}: {'; '.join(causes)}" for node, causes in lines.items())
 

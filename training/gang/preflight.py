@@ -47,7 +47,7 @@ def await_free_space(directory: Path, timeout: float) -> None:
     except OSError as error:
         if error.errno in UNAVAILABLE:
             raise
-        # `check_run_dir` describes a directory that this process may not read.
+        # `check_run_dir` reports a directory that this process has no permission to read.
         return
     if not found:
         return
@@ -142,7 +142,7 @@ def _describe_owner(directory: Path, error: OSError) -> str:
     """
     if error.errno != errno.EACCES:
         return ""
-    # Path.exists raises an error below a directory that this process may not read.
+    # Path.exists raises an error below a directory that this process has no permission to read.
     existing = next(each for each in (directory, *directory.parents) if os.path.exists(each))  # noqa: PTH110
     found = existing.stat()
     return (

@@ -46,7 +46,7 @@ OPEN_MPI: Final = LauncherVariables(
     "OMPI_COMM_WORLD_LOCAL_RANK",
     "OMPI_COMM_WORLD_LOCAL_SIZE",
 )
-"""Variables of Open MPI. It does not set MASTER_ADDR and MASTER_PORT, which are also needed."""
+"""Variables of Open MPI. It sets neither MASTER_ADDR nor MASTER_PORT, which are also needed."""
 
 PLAIN_BY_MPI: Final = replace(PLAIN, local_rank=OPEN_MPI.local_rank, local_size=OPEN_MPI.local_size)
 """Variables to read if a script sets RANK and WORLD_SIZE, but only Open MPI sets the local rank."""

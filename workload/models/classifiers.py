@@ -39,7 +39,7 @@ class MnistNet(nn.Module):
     def forward(self, images: Tensor) -> Tensor:
         """Map N x 1x28x28 pixels to logits.
 
-        The height and width are 26 and 24 after the convolutions, and 12 after pooling.
+        The convolutions reduce height and width to 26, then to 24; pooling reduces them to 12.
         """
         x = functional.relu(self.conv1(images))
         x = functional.max_pool2d(functional.relu(self.conv2(x)), 2)

@@ -104,6 +104,10 @@ def clear_seal(path: Path) -> None:
     (path / SEAL_FILE).write_bytes(b"{}")
 
 
+def empty_seal(path: Path) -> None:
+    (path / SEAL_FILE).write_bytes(b"")
+
+
 def set_path_outside_the_checkpoint(path: Path) -> None:
     text = (path / SEAL_FILE).read_text()
     (path / SEAL_FILE).write_text(text.replace(TENSORS, "../../secret"))
@@ -120,6 +124,7 @@ def delete_tensors(path: Path) -> None:
         (flip_bit, "has changed since it was saved"),
         (delete_seal, "cannot be read: No such file"),
         (clear_seal, "has changed since it was written: model: Field required"),
+        (empty_seal, "has changed since it was written: the document: Invalid JSON"),
         (set_path_outside_the_checkpoint, "files.0.name: String should match pattern"),
         (delete_tensors, "cannot be read: No such file"),
     ],

@@ -180,9 +180,9 @@ def test_each_slow_node_is_described_in_one_line() -> None:
         for node, speed, offset in (("a", 50, 0), ("b", 4.2, 3), ("c", 50, 0), ("d", 1, 0))
     ]
     assert describe_slow_nodes(list(outliers([*gang, gang[0]]))).splitlines() == [
-        "slow node b: matmul of rank 1 is 4.2 GFLOP/s, the median of its gang is 50 GFLOP/s; "
-        "clock of rank 1 is 3 s, the median of its gang is 0 s",
-        "slow node d: matmul of rank 3 is 1 GFLOP/s, the median of its gang is 50 GFLOP/s",
+        "slow node b: matmul of rank 1 is 4.2 GFLOP/s, but the median of its gang is 50 GFLOP/s; "
+        "clock of rank 1 is 3 s, but the median of its gang is 0 s",
+        "slow node d: matmul of rank 3 is 1 GFLOP/s, but the median of its gang is 50 GFLOP/s",
     ]
 
 

@@ -93,7 +93,7 @@ def from_directory(
             raise DataError(f"{directory} has a directory {name!r}, which is not UTF-8: rename it")
     if not files:
         raise DataError(
-            f"{directory} has no images: it must contain a directory of images per class"
+            f"{directory} has no images: it must contain one directory of images per class"
         )
     if empty := _missing_classes(classes, {label for _, label in files}):
         raise DataError(

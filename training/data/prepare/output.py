@@ -179,7 +179,7 @@ class ShardWriter:
         """Finish the last shard and write the index."""
         self._end_shard()
         path = self._directory / f"{self._prefix}-index.npy"
-        # If the disk is full, np.save raises an error without a number for a file.
+        # np.save to a file on a full disk would raise an OSError without an errno.
         index = io.BytesIO()
         np.save(index, np.concatenate(self._index), allow_pickle=False)
         path.write_bytes(index.getbuffer())

@@ -239,10 +239,10 @@ def test_shard_contains_images_of_all_classes(digit_shards: Path) -> None:
     ("make", "message"),
     [
         (lambda _: None, "cannot be read: No such file"),
-        (lambda folder: folder.mkdir(), "has no images: it must contain a directory"),
+        (lambda folder: folder.mkdir(), "has no images: it must contain one directory"),
         (
             lambda folder: (folder / "cat").mkdir(parents=True),
-            "has no images: it must contain a directory",
+            "has no images: it must contain one directory",
         ),
     ],
 )

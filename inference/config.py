@@ -54,18 +54,19 @@ class InferenceConfig(BaseModel):
     admin_port: Port = 8081
     """Port for probes, metrics and model loading, served by a separate thread."""
     max_body_bytes: Size = 16 * 2**20
-    """Maximum size of a request body; larger ones are rejected with 413."""
+    """Maximum size (bytes) of a request body; larger ones are rejected with 413."""
     body_seconds: Seconds = 30.0
     """Maximum time (s) for a request body to arrive."""
     max_buffered_bytes: int = Field(default=256 * 2**20, ge=1024, le=2**40)
-    """Maximum total size of requests and unsent responses in memory; beyond it, requests are
-    rejected with 429."""
+    """Maximum total size (bytes) of requests and unsent responses in memory; beyond it, requests
+    are rejected with 429."""
     max_json_bytes: Size = 2 * 2**20
-    """Maximum size of the JSON in a request, and of the values that a response returns as JSON;
-    send larger tensors in binary form."""
+    """Maximum size (bytes) of the JSON in a request, and of the values that a response returns as
+    JSON; send larger tensors in binary form."""
     max_output_bytes: Size = 64 * 2**20
-    """Maximum size of the outputs of a request; larger ones are rejected with 400. Outputs are
-    also rejected if they exceed max_buffered_bytes * max_share_per_peer, minus the request body."""
+    """Maximum size (bytes) of the outputs of a request; larger ones are rejected with 400. Outputs
+    are also rejected if they exceed max_buffered_bytes * max_share_per_peer, minus the size of the
+    request body."""
     max_connections: int = Field(default=4096, ge=1, le=1_000_000)
     """Maximum number of client connections; beyond it, idle connections are closed."""
     max_share_per_peer: float = Field(default=0.5, gt=0, le=1)

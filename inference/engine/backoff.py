@@ -20,8 +20,8 @@ class Backoff:
     def __init__(self) -> None:
         self._deaths = 0
         self._ignored_retry = False
-        """True after a death that a retried request caused was ignored, until a death has another
-        cause."""
+        """True if a death that a retried request caused was ignored, and retried requests have
+        caused all deaths since."""
         self._last = self._until = 0.0
         self._last_reason = ""
 

@@ -30,7 +30,7 @@ class ModelEngine:
         self.draining = False
         """True once the shutdown has begun: the server is unready, but still answers requests."""
         self.reload_failures = 0
-        """Number of failed calls of `reload`."""
+        """Number of failed calls to `reload`."""
         self._observer = observer or Observer()
         self._directory = Path(config.model_path)
         self._compile_cache = compile_cache()

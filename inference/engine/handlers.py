@@ -194,7 +194,7 @@ class LanguageModel(Plain):
             )
         self.inputs = (TensorSpec("tokens", "INT64", (-1, -1)),)
         self.outputs = (TensorSpec("logits", "FP32", (-1, -1, manifest.outputs)),)
-        # Exported programs may be fixed to the context size.
+        # Exported programs may accept only sequences of the context size.
         try:
             with torch.inference_mode():
                 self.predict(torch.zeros((2, 1), dtype=torch.int64, device=self.device))

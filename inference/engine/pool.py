@@ -41,7 +41,7 @@ SLOW_LOAD_SECONDS: Final = 60.0
 it, because compiling a large model may take longer."""
 
 STOP_SECONDS: Final = 2.0
-"""Time (s) after which a worker that has not exited is killed."""
+"""Time (s) that a worker may take to exit before it is killed."""
 
 TICK_SECONDS: Final = 0.1
 """Interval (s) between checks for expired requests and hung workers."""
@@ -70,7 +70,7 @@ class Pool:
         self.replacement_error = ""
         """Reason why the last worker replacement failed; empty if it did not fail."""
         self._last_exit = math.inf
-        """Time at which a worker last died; infinite before."""
+        """Time at which a worker last died; infinity if none has died."""
         self._sample_seconds = 0.0
         """Moving average of a worker's time per sample; 0 before the first batch."""
         self._dispatch_scheduled = self._ticking = self._closed = False
@@ -112,7 +112,7 @@ class Pool:
                 return self.replacement_error
             if not self._replacing:
                 return "no worker is running"
-            # Requests that have waited since the exit of the last worker have expired.
+            # Requests that have been waiting since the last worker died have expired by now.
             if time.monotonic() - self._last_exit > self._config.request_seconds:
                 return "no worker is running: a replacement is still loading the model"
         return self._backoff.reason(time.monotonic())

@@ -143,7 +143,7 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
     # If the client disconnects, loading continues, because other clients may wait for it.
     reload = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
     loading = asyncio.wrap_future(reload)
-    # Otherwise, asyncio reports that nobody retrieves the error after the client has disconnected.
+    # Otherwise, if the client has disconnected, asyncio would log that no one retrieved the error.
     loading.add_done_callback(lambda done: done.cancelled() or done.exception())
     return Pending(asyncio.shield(loading), _load_response)
 

@@ -22,10 +22,11 @@ Peers = dict[str, "dict[Connection, None]"]
 SWEEP_SECONDS: Final = 0.5
 
 UNANSWERED_SHARE: Final = 1 / 8
-"""Share of connections without a successful request above which one of them is closed first."""
+"""If connections without a successful request exceed this share of max_connections, one of them is
+closed first."""
 
 LARGE_SHARE: Final = 1 / 64
-"""Share of one address above which one of its connections is closed first."""
+"""If one address exceeds this share of max_connections, one of its connections is closed first."""
 
 RETURNED_BYTES: Final = 1 << 25
 """Decrease of the buffered bytes after which a sweep returns free memory to the system. This takes
@@ -74,7 +75,7 @@ class Turns:
     Each turn is followed by a pause. Therefore, even a large number of such connections delays
     small requests no more than a single connection would. `count` returns the number of requests
     without large JSON that have been handled so far. If this number has not changed since the last
-    turn, the pause is omitted. The default never omits it, because the time always changes.
+    turn, the pause is omitted. By default, `count` is the time, so no pause is omitted.
     """
 
     def __init__(self, share: float, count: Callable[[], float] = time.monotonic) -> None:
@@ -211,8 +212,8 @@ class Limits:
     def _candidates(self) -> "dict[Connection, None]":
         """Return the connections of which one is closed if there are too many.
 
-        An attacker with many addresses has only a few connections per address, fewer than a client
-        that keeps several open.
+        If there are many connections without a successful request, one of these is closed, because
+        an attacker with many addresses may have fewer connections per address than a client.
         """
         count = self._max_connections
         if sum(map(len, self._unanswered.values())) > count * UNANSWERED_SHARE:

@@ -77,7 +77,7 @@ class Output:
 
     @property
     def awaits_delivery(self) -> bool:
-        """True if the connection may not be closed yet, because the response is on its way."""
+        """True if the connection must stay open until the client has received the response."""
         return self._must_deliver and not self._delivered[1]
 
     @property

@@ -100,7 +100,7 @@ def as_object(value: object, field: str) -> Object:
 
 
 def from_json(data: object, spec: TensorSpec, shape: tuple[int, ...], field: str) -> NDArray[Any]:
-    """Return the values of a list, flat or nested like the shape. Raise InputError on failure."""
+    """Return the values of a list that is flat or has this shape. Raise InputError on failure."""
     if not isinstance(data, Array):
         raise InputError(f"{field} must be a list of {_kind(spec)}")
     values = _flat(data, spec, field)
@@ -155,7 +155,7 @@ def _objects(data: Array, kind: type, spec: TensorSpec, field: str) -> NDArray[A
 def _check_nesting(
     data: Array, shape: tuple[int, ...], count: int, field: str, numbers: bool
 ) -> None:
-    """Raise InputError unless lists of `count` values are nested like the shape."""
+    """Raise InputError unless lists of `count` values are nested as the shape requires."""
     found = _nested_shape(data)
     # Compare the counts first, because checking the rows takes longer.
     if math.prod(found) != count:

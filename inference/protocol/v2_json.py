@@ -93,7 +93,7 @@ class Plan:
     needed: frozenset[str] | None = None
     """Names of the outputs; None for all, as in most requests."""
     is_variable: bool = False
-    """True if the sizes may differ from the expected ones: strings and dynamic dimensions."""
+    """True if strings or dynamic dimensions may cause sizes other than the expected ones."""
     heads: dict[tuple[object, ...], bytes] = field(default_factory=dict, repr=False)
     """Cached JSON of responses in which all values are binary, by the shapes and sizes of these
     values."""

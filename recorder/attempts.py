@@ -33,7 +33,7 @@ _POLL_SECONDS: Final = 10.0
 """Time (s) between two polls of the run."""
 
 _OMITTED_ANNOTATIONS: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
-"""Prefixes of annotations that are not copied, because they belong to the template's manager."""
+"""Prefixes of annotations that are not copied, because they describe the template's management."""
 
 _log = logging.getLogger("attempt")
 

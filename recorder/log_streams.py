@@ -40,7 +40,7 @@ def _is_temporary(error: BaseException) -> bool:
 
 
 def _is_attempt(pod: Pod, attempt: Attempt, previous: bool) -> bool:
-    """Return whether a log of a pod, requested with `previous`, belongs to an attempt."""
+    """Return whether a pod's log, requested with this `previous` flag, belongs to an attempt."""
     statuses = (pod.status and pod.status.containerStatuses) or []
     counts = [each.restartCount for each in statuses if each.name == attempt.container]
     has_restarted = any(count > attempt.restarts + previous for count in counts)

@@ -171,7 +171,7 @@ def _actions_for_marked(
     elif (state == "XidError" and mark.reason == "DevicesUnhealthy") or (
         state == "SlowInGangs" and mark.reason in ("DevicesUnhealthy", "XidError")
     ):
-        # This fault must be gone as well before the node is uncordoned.
+        # The node must recover from this fault, too, before it is uncordoned.
         yield Action("mark", node, Fault(state, message, mark.gpus))
     elif state == "Healthy" and mark.reason in ("DevicesUnhealthy", "XidError"):
         if seconds >= policy.settle_seconds:
@@ -192,7 +192,7 @@ def node_state(node: Node, resource: str, errors: Mapping[str, frozenset[int]] |
     metadata, status, spec = node.metadata, node.status, node.spec
     name = (metadata.name if metadata else None) or ""
     annotations = (metadata and metadata.annotations) or {}
-    # Reports and faults from before the creation may concern an earlier node of the same name.
+    # Reports and faults from before the creation may belong to an earlier node of the same name.
     creation = metadata.creationTimestamp if metadata else None
     created = 0 if creation is None else creation.timestamp()
     conditions = {each.type: each.status for each in (status and status.conditions) or []}

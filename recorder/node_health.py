@@ -130,8 +130,8 @@ class Controller:
     prometheus: str | None = None
     reports: SlowReports = field(default_factory=SlowReports)
     check_soon: asyncio.Event = field(default_factory=asyncio.Event)
-    """Event that requests another check soon. It is set after a new report, and after a node was
-    cordoned, because the next check evicts the node's pods."""
+    """Event that requests another check soon. It is set after a new report, and after a node has
+    been cordoned, because the next check evicts the node's pods."""
     _has_watched: bool = False
     _memory: Memory = field(default_factory=dict)
     _http: httpx2.AsyncClient = field(default_factory=lambda: httpx2.AsyncClient(timeout=10))
@@ -274,7 +274,7 @@ class Controller:
 
 
 def xid_query(policy: Policy) -> str:
-    """Return a PromQL query for one Xid error per GPU, preferring those in `policy.xids`.
+    """Return a PromQL query for one Xid error per GPU, preferably one in `policy.xids`.
 
     The exporter reports only the last error of a GPU, and repeats it until the exporter restarts. A
     later error could therefore hide one that is in `policy.xids`. For this reason, the query also

@@ -94,7 +94,10 @@ class Replay:
         self.rejects_configuration = False
         self.state = state
         self.victims: list[Victim] = []
-        self._all_pods: list[dict[str, Any]] = []
+        self._created: dict[str, objects.Manifest] = {}
+        """Created pods by name."""
+        self._all_pods: list[objects.Manifest] = []
+        """Existing pods as created, with their current nodes."""
         self.unsettled = False
         self.evicts = state.evicts
         self._preempts = "preempt" in state.actions
@@ -122,9 +125,10 @@ class Replay:
             if run.gang.state == "running":
                 run.start, run.started_before_snapshot = 0.0, True
         self._decide()
+        pods = self._sandbox.pods()
         for run in self.runs:
             if run.start is None:
-                run.reason = _reason(run, self._all_pods)
+                run.reason = _reason(run, pods)
 
     def advance(self) -> bool:
         """Jump to the next known end of a gang; return False if no end is known.
@@ -155,7 +159,10 @@ class Replay:
 
     def _submit(self, runs: list[SimulatedGang]) -> None:
         self._sandbox.create_groups([objects.group(run.name, run.gang) for run in runs])
-        pods = [pod for run in runs for pod in objects.pods(run.name, run.gang, run.attempt)]
+        self._create([p for run in runs for p in objects.pods(run.name, run.gang, run.attempt)])
+
+    def _create(self, pods: list[objects.Manifest]) -> None:
+        self._created |= {pod["metadata"]["name"]: pod for pod in pods}
         self._sandbox.create_pods(pods)
 
     def _decide(self, known: Placement | None = None) -> None:
@@ -199,16 +206,14 @@ class Replay:
             ):
                 continue
             if queues is None:
-                self._assign_pods()
-                if _placement(self._all_pods) != placement:
-                    continue
+                self._assign_pods(placement)
                 if sessions < since + _MAX_SESSIONS_BEHIND and self._is_scheduler_behind(phases):
                     continue
                 queues = self._preempting_queues()
             if not self._sandbox.untried_preemptions(queues, since):
                 break
         else:
-            self._assign_pods()
+            self._assign_pods(placement)
             self.unsettled = True
 
     def _wait_for_session(self) -> int:
@@ -219,8 +224,9 @@ class Replay:
             time.sleep(_POLL_SECONDS)
         return now
 
-    def _assign_pods(self) -> None:
-        self._all_pods = self._sandbox.pods()
+    def _assign_pods(self, placement: Placement) -> None:
+        # Listing thousands of pods takes longer than a session.
+        self._all_pods = [_placed(self._created[name], node) for name, node in placement.items()]
         placed = defaultdict(list)
         for pod in self._all_pods:
             if pod["spec"].get("nodeName"):
@@ -293,7 +299,7 @@ class Replay:
                 run.start = None
             else:
                 again = again[-missing:]
-            self._sandbox.create_pods(again)
+            self._create(again)
         return restarted
 
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
@@ -333,6 +339,10 @@ def _may_preempt(preemptor: Gang, victim: Gang) -> bool:
         and victim.priority < preemptor.priority
         and victim.preemptable is not False
     )
+
+
+def _placed(pod: objects.Manifest, node: str | None) -> objects.Manifest:
+    return {**pod, "spec": {**pod["spec"], "nodeName": node}}
 
 
 def _placement(pods: list[dict[str, Any]]) -> Placement:

@@ -55,10 +55,10 @@ only if the scheduler preempts pods.
 _EVENT: Final = re.compile(
     rb"preempt\.go:\d+\] No preemptors in Queue <([^>]+)>"
     rb"|\] Added pod <[^/>]+/(marker-[^>]+)> into cache"
-    rb"|\] Close Session "
+    rb"|\] (Open|Close) Session "
 )
 """Log lines that the scheduler writes after preemption in a queue, when it learns of a marker pod,
-and at the end of a session."""
+when it has read the state of the cluster for a session, and at the end of the session."""
 _SESSION_SIZE: Final = re.compile(
     rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)'
     rb"|\] There are <(\d+)> Jobs, .* <(\d+)> Nodes in total"
@@ -108,8 +108,8 @@ class SchedulerLog:
     def __init__(self, path: Path) -> None:
         self._path = path
         self._position = 0
-        self.sessions = 0
-        """Number of completed sessions."""
+        self.opened = self.sessions = 0
+        """Numbers of started and completed sessions."""
         self.queues: list[str] = []
         """Queues that the last session considered for preemption, in order of consideration."""
         self.last_session_as_first: dict[str, int] = {}
@@ -132,12 +132,15 @@ class SchedulerLog:
         complete = new[: new.rfind(b"\n") + 1]
         self._position += len(complete)
         for event in _EVENT.finditer(complete):
-            queue, marker = event[1], event[2]
+            queue, marker, session = event.groups()
             if queue is not None:
                 self._unfinished.append(queue.decode())
                 continue
             if marker is not None:
                 self.markers[marker.decode()] = self.sessions
+                continue
+            if session == b"Open":
+                self.opened += 1
                 continue
             self.sessions += 1
             self.queues, self._unfinished = self._unfinished, []
@@ -307,7 +310,17 @@ class Sandbox:
         self._for_each(self._create, pods)
 
     def end(self, gang: str, *, pods_only: bool = False) -> None:
-        """Delete the pods of a gang and, unless `pods_only` is set, its PodGroup."""
+        """Delete the pods of a gang and, unless `pods_only` is set, its PodGroup.
+
+        They are deleted after the start of a session, so that no session considers only some of the
+        pods as deleted.
+        """
+        before = self._log.read().opened
+        self._wait_while(
+            lambda: "" if self._log.read().opened > before else "its log reports no new session",
+            "the scheduler starts no session",
+            pause=0.01,
+        )
         chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_NO_GRACE_PERIOD}
         self._api.delete(_PODS, params=chosen)
         if not pods_only:
@@ -406,12 +419,12 @@ class Sandbox:
             ready += conditions.get("Ready") == "True" and NEW_NODE_TAINT not in taints
         return "" if ready >= count else f"{ready} of {count} are Ready"
 
-    def _wait_while(self, problem: Callable[[], str], failure: str) -> None:
+    def _wait_while(self, problem: Callable[[], str], failure: str, pause: float = 0.1) -> None:
         deadline = time.monotonic() + TIMEOUT_SECONDS
         while text := problem():
             if time.monotonic() > deadline:
                 raise GitopsError(f"simulated cluster: {failure}: {text[-600:]}")
-            time.sleep(0.1)
+            time.sleep(pause)
 
 
 def _name(manifest: Manifest) -> str:

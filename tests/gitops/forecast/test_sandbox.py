@@ -87,6 +87,23 @@ def test_scheduler_knows_a_marker_since_the_sessions_before_it(tmp_path: Path) -
     assert simulated.known_since(simulated.mark()) is None
 
 
+def test_pods_of_a_gang_are_deleted_after_the_start_of_a_session(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    api, requested = Api(), []
+    simulated = sandbox(tmp_path, api, "I0101 session.go:9] Open Session 1 with <0> Job\n" + CLOSED)
+
+    def opened(_: float) -> None:
+        requested.append([*api.requests])
+        with (tmp_path / "log").open("a") as log:
+            log.write("I0101 session.go:9] Open Session 2 with <0> Job\n")
+
+    monkeypatch.setattr("gitops.forecast.sandbox.time.sleep", opened)
+    simulated.end("gang-0-00000")
+    assert requested == [[]]
+    assert [method for method, _ in api.requests] == ["DELETE", "DELETE"]
+
+
 @pytest.mark.parametrize("release", LOGS)
 def test_log_of_each_volcano_release_is_parsed(release: str, tmp_path: Path) -> None:
     (tmp_path / "log").write_text(LOGS[release])

@@ -283,24 +283,28 @@ class Replay:
         A gang below its minimum restarts as a whole.
         """
         present = Counter(group_of(pod) for pod in self._all_pods)
-        restarted = False
+        stopped: list[str] = []
+        again: list[objects.Manifest] = []
         for run in self.runs:
-            missing = run.gang.size - present[objects.NAMESPACE, run.name]
+            left = present[objects.NAMESPACE, run.name]
+            missing = run.gang.size - left
             if run.end is not None or missing <= 0:
                 continue
-            restarted = True
             self._record_victim(run, missing)
             run.attempt += 1
-            again = objects.pods(run.name, run.gang, run.attempt)
+            pods = objects.pods(run.name, run.gang, run.attempt)
             if len(run.pods) < run.gang.minimum:
-                self._sandbox.end(run.name, pods_only=True)
+                stopped += [run.name] * bool(left)
                 restarted_gang = run.gang.model_copy(update={"started": None})
                 run.remaining = restarted_gang.remaining(self.state.taken)
                 run.start = None
             else:
-                again = again[-missing:]
-            self._create(again)
-        return restarted
+                pods = pods[-missing:]
+            again += pods
+        if stopped:
+            self._sandbox.end(*stopped, pods_only=True)
+        self._create(again)
+        return bool(again)
 
     def _unsaved_seconds(self, run: SimulatedGang, start: float) -> float | None:
         """Return the work (s) that a running gang would lose on eviction; None if it is unknown.

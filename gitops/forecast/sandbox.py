@@ -309,8 +309,8 @@ class Sandbox:
         """Create pods. Raise GitopsError if one is rejected."""
         self._for_each(self._create, pods)
 
-    def end(self, gang: str, *, pods_only: bool = False) -> None:
-        """Delete the pods of a gang and, unless `pods_only` is set, its PodGroup.
+    def end(self, *gangs: str, pods_only: bool = False) -> None:
+        """Delete the pods of gangs and, unless `pods_only` is set, their PodGroups.
 
         They are deleted after the start of a session, so that no session considers only some of the
         pods as deleted.
@@ -321,9 +321,9 @@ class Sandbox:
             "the scheduler starts no session",
             pause=0.01,
         )
-        chosen = {"labelSelector": f"{GANG_LABEL}={gang}", **_NO_GRACE_PERIOD}
-        self._api.delete(_PODS, params=chosen)
-        if not pods_only:
+        selector = f"{GANG_LABEL} in ({','.join(gangs)})"
+        self._api.delete(_PODS, params={"labelSelector": selector, **_NO_GRACE_PERIOD})
+        for gang in () if pods_only else gangs:
             self._api.delete(f"{_GROUPS}/{gang}")
 
     def clear(self, *, nodes: bool = False) -> None:

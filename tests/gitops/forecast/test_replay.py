@@ -78,9 +78,9 @@ class Scheduler:
             return self._phases
         return {f"gang-0-{number:05}": "Inqueue" for number in range(3)}
 
-    def end(self, name: str, *, pods_only: bool = False) -> None:
-        """Delete the pods of a gang."""
-        self._pods = {k: pod for k, pod in self._pods.items() if not k.startswith(name)}
+    def end(self, *names: str, pods_only: bool = False) -> None:
+        """Delete the pods of gangs."""
+        self._pods = {k: pod for k, pod in self._pods.items() if not k.startswith(names)}
 
     def untried_preemptions(self, queues: set[str], since: int) -> set[str]:
         """Return all queues until the preempting session has ended."""

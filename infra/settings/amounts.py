@@ -49,7 +49,7 @@ def requirements(key: str, job: TrainingJobSettings, gpu_resource: str) -> Itera
         "gang",
         f"{plural(job.min_pods, 'node')} x {plural(job.gpus_per_node, 'GPU')} = "
         f"{total_gpus} {gpu_resource}"
-        + (f", and a pod with {launcher.cpu} CPUs and {launcher.memory}" if launcher else ""),
+        + (f", and a pod with cpu {launcher.cpu} and memory {launcher.memory}" if launcher else ""),
         {
             **rdma,
             gpu_resource: Decimal(total_gpus),
@@ -62,8 +62,8 @@ def requirements(key: str, job: TrainingJobSettings, gpu_resource: str) -> Itera
         yield Requirement(
             job_key(key, "steps", name, "gpus"),
             step.gpus,
-            f"step {name}",
-            f"one pod with {step.gpus} {gpu_resource}, {step.cpu} CPUs and {step.memory}",
+            f"step {name!r}",
+            f"one pod with {step.gpus} {gpu_resource}, cpu {step.cpu} and memory {step.memory}",
             {
                 gpu_resource: Decimal(step.gpus),
                 PODS: Decimal(1),

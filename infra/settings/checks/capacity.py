@@ -49,15 +49,16 @@ def gangs_fit_quota_and_queue(
                 if needed and needed + reserved > limit:
                     amount = f"{format_amount(needed, name)} {name}"
                     exceeds = (
-                        f". Together with the {format_amount(reserved, name)} {name} of the "
-                        "stack's own programs, this exceeds"
+                        f", and the stack's own programs need {format_amount(reserved, name)}. "
+                        "Together, they exceed"
                         if reserved
                         else ", more than"
                     )
                     yield (
-                        f"{requirement.key} is {requirement.value}: {requirement.request}, which "
-                        f"needs {amount}{exceeds} {quota} ({format_amount(limit, name)}). The "
-                        f"{requirement.subject} would never start."
+                        f"{requirement.key} is {requirement.value}: the {requirement.subject} "
+                        f"({requirement.request}) needs {amount}{exceeds} {quota} "
+                        f"({format_amount(limit, name)}). The {requirement.subject} would never "
+                        "start."
                     )
             for description, name, amount, reserved in _capabilities(volcano, job.queue):
                 needed = requirement.amounts.get(name, Decimal(0))

@@ -402,7 +402,7 @@ def test_error_states_the_size_of_the_gang(nodes: int, gang_size: str) -> None:
     values = changed(f"{JOB}.nodes", nodes)
     values["tenancy"]["quota"]["gpus"] = 3
     (sentence,) = problems(values)
-    assert f"{JOB}.nodes is {nodes}: {gang_size} = {4 * nodes} nvidia.com/gpu" in sentence
+    assert f"{JOB}.nodes is {nodes}: the gang ({gang_size} = {4 * nodes} nvidia.com/gpu" in sentence
 
 
 def test_error_states_memory_in_the_unit_of_the_setting() -> None:

@@ -105,10 +105,8 @@ def test_quota_must_cover_the_rdma_devices_of_a_gang(devices: int) -> None:
     values["training"]["jobs"]["digits"]["rdma"] = {"resource": "rdma/hca", "interface": "eth0"}
     values["tenancy"]["quota"]["devices"] = {"rdma/hca": devices}
     found = [sentence.partition(", more than ")[::2] for sentence in problems(values)]
-    assert [(start.split(", ")[-1], end.split(" ")[0]) for start, end in found] == (
-        [("which needs 2 rdma/hca", "gpu-platform:tenancy.quota.devices.rdma/hca")]
-        if devices < 2
-        else []
+    assert [(start.split(") ")[-1], end.split(" ")[0]) for start, end in found] == (
+        [("needs 2 rdma/hca", "gpu-platform:tenancy.quota.devices.rdma/hca")] if devices < 2 else []
     )
 
 
@@ -119,10 +117,10 @@ SCHEDULE = {"cron": "0 3 * * *", "image": "training", "cpu": "10m"}
     ("quota", "changes", "expected"),
     [
         ({"pods": 3}, {}, None),
-        ({"pods": 2}, {}, "needs 2 pods. Together with the 1 pods of"),
-        ({"pods": 3}, {"schedule": SCHEDULE}, "needs 2 pods. Together with the 2 pods of"),
+        ({"pods": 2}, {}, "needs 2 pods, and the stack's own programs need 1."),
+        ({"pods": 3}, {"schedule": SCHEDULE}, "needs 2 pods, and the stack's own programs need 2."),
         ({"cpu": "16050m"}, {}, None),
-        ({"cpu": "16"}, {}, "needs 16 cpu. Together with the 0.05 cpu of"),
+        ({"cpu": "16"}, {}, "needs 16 cpu, and the stack's own programs need 0.05."),
     ],
 )
 def test_quota_must_cover_a_gang_and_the_stacks_programs(
@@ -176,12 +174,14 @@ def test_step_pod_must_fit_the_quota_and_the_queue() -> None:
         job("volcano", steps={"score": {"command": ["a"], "gpus": 16, "memory": "1Ti"}})
     )
     values["tenancy"]["quota"] = {"gpus": 8}
-    with pytest.raises(SettingsError, match=r"steps\.score\.gpus is 16: one pod with 16 nvidia"):
+    with pytest.raises(
+        SettingsError, match=r"steps\.score\.gpus is 16: the step 'score' \(one pod with 16 nvidia"
+    ):
         validate(values)
     values["tenancy"]["quota"] = {"gpus": 16}
     validate(values)
     values["volcano"]["queues"]["research"] = {"capability": {"memory": "512Gi"}}
-    with pytest.raises(SettingsError, match=r"memory is 512Gi, but the step score needs"):
+    with pytest.raises(SettingsError, match=r"memory is 512Gi, but the step 'score' needs"):
         validate(values)
 
 
@@ -229,5 +229,7 @@ def test_queue_must_have_capacity_for_gang_and_launcher(cpu: str, fits: bool) ->
     if fits:
         validate(values)
         return
-    with pytest.raises(SettingsError, match=r"the gang needs 20 \(.*a pod with 4 CPUs and 2Gi\)"):
+    with pytest.raises(
+        SettingsError, match=r"the gang needs 20 \(.*a pod with cpu 4 and memory 2Gi\)"
+    ):
         validate(values)

@@ -17,9 +17,9 @@ class ArgumentError(pulumi.RunError):
 
 @cache
 def readable(value: Any) -> Any:
-    """Return a subclass of a model whose constructor raises ArgumentError.
+    """Return a subclass of a model that raises ArgumentError if its values are invalid.
 
-    Values that are not models are returned unchanged. Code that uses the original model still gets
+    Anything other than a model is returned unchanged. Code that uses the original model still gets
     pydantic's ValidationError. Nested models are constructed by pydantic, so the outermost model
     reports all problems.
     """

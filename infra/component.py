@@ -76,7 +76,7 @@ class Component(pulumi.ComponentResource):
         self._child_dependencies = _dependencies(opts)
 
     def dependencies(self, kind: type[_Dependency]) -> list[_Dependency]:
-        """Return the components of a kind on which this component depends."""
+        """Return the components of type `kind` that this component depends on."""
         return [each for each in self._child_dependencies if isinstance(each, kind)]
 
     def wait_for(self, resources: Iterable[pulumi.Resource]) -> None:
@@ -145,7 +145,7 @@ def with_stack(manifest: Manifest) -> Manifest:
 
 
 def without_dry_run(manifest: Manifest, references: Sequence[pulumi.CustomResource]) -> Manifest:
-    """Return the manifest with an annotation for Pulumi that is unknown until the references exist.
+    """Return the manifest with an unknown value in a Pulumi annotation until the references exist.
 
     In a preview, the provider requests a dry run only if all values are known. Webhooks would
     reject the dry run, because the preview does not create the references.
@@ -159,12 +159,12 @@ def without_dry_run(manifest: Manifest, references: Sequence[pulumi.CustomResour
 
 
 def existing(outputs: Mapping[str, Any]) -> Any:
-    """Return the outputs of resources by key, without those of resources that do not exist.
+    """Return the outputs of resources by key, omitting resources that do not exist.
 
-    With `--target`, an update does not create other resources, whose outputs remain unknown. An
-    unknown value in the outputs of a stack makes all of them unknown in later previews. With
-    `--continue-on-error`, the outputs of a failed resource raise an error, which would keep the
-    update from writing the outputs of the stack.
+    With `--target`, an update creates only the targets, and the outputs of new resources that are
+    not targets remain unknown. A single unknown value among the stack's outputs makes all of them
+    unknown in later previews. With `--continue-on-error`, the outputs of a failed resource raise an
+    error, which would keep the update from writing the outputs of the stack.
     """
 
     async def known() -> dict[str, Any]:

@@ -144,7 +144,7 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval (s) for services, not longer than any evaluation interval."""
+    """Return the scrape interval (s) for services: at most the shortest evaluation interval."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 

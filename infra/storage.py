@@ -85,12 +85,12 @@ class Storage(Component):
 
 
 def _warn_if_deleted(resource: pulumi.Resource, metadata: Mapping[str, Any]) -> None:
-    """Log a warning if a claim was deleted and exists only as long as the pods that mount it."""
+    """Log a warning if a claim is being deleted and remains only while pods mount it."""
     if metadata.get("deletionTimestamp"):
         pulumi.log.warn(
-            f"The claim {metadata['name']!r} was deleted, and disappears when the last pod that "
-            "mounts it, running or finished, is deleted. This cannot be canceled: back up the data "
-            "first, and then create the claim again (docs/recovery.md).",
+            f"The claim {metadata['name']!r} is being deleted: it disappears once all pods that "
+            "mount it are deleted, including finished pods. The deletion cannot be canceled: back "
+            "up the data now, and then create the claim again (docs/recovery.md).",
             resource,
         )
 

@@ -39,9 +39,9 @@ VIEWERS: Final = "team-viewers"
 def team_access(tenancy: TenancySettings) -> list[Manifest]:
     """Return a Role and a RoleBinding for members and for viewers, if they have groups.
 
-    Members choose the contents of the pods of their runs, and a pod can mount any Secret of the
-    namespace and use any of its service accounts. Members therefore have access to all of them,
-    although their Role does not grant it.
+    Members define the pods of their runs, and a pod can mount any Secret of the namespace and use
+    any of its service accounts. Members therefore have access to all of them, although their Role
+    does not grant it.
     """
     groups = {MEMBERS: tenancy.groups.members, VIEWERS: tenancy.groups.viewers}
     rules = {MEMBERS: [*_read_rules(), *_run_rules()], VIEWERS: [*_read_rules()]}

@@ -145,7 +145,10 @@ def create_run(
 def started_runs(
     runs: Sequence[Run], recorded: pulumi.Output[Collection[str]] | None
 ) -> pulumi.Input[Sequence[pulumi.Input[str]]]:
-    """Return the names of the runs whose jobs exist, or are recorded and skipped by an update."""
+    """Return the names of the runs whose jobs exist.
+
+    An update with `--target` skips other jobs. If their runs are recorded, they are included.
+    """
     if pulumi.runtime.is_dry_run():
         return [run.started for run in runs]
     found = existing({run.name: run.started for run in runs})
@@ -176,14 +179,14 @@ def reject_recorded(
 
     An update finds existing jobs in the stack's state. If a job was deleted in the cluster, for
     example after it finished, a refresh removes it from the state, and the next update would run it
-    again. `pulumi destroy --target` removes a job only from the state.
+    again. `pulumi destroy --target` removes a retained job only from the state.
     """
 
     async def reject(created: pulumi.ResourceHookArgs) -> None:
         run = (created.new_inputs or {})["metadata"]["name"]
         if run in (await recorded.future() or ()):
             raise pulumi.RunError(
-                f"The run {run} would start again: its job is missing in the cluster or in the "
+                f"The run {run} would start again: its job is missing from the cluster or the "
                 "state, or the job sets `run` and its kind or steps have changed. If the run has "
                 "finished, remove the job from gpu-platform:training.jobs; to adopt a job that is "
                 "still in the cluster, set `recreate: true`; to resume the run from its "

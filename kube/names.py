@@ -111,7 +111,7 @@ SSH_PATH: Final = "/ssh"
 """Mount path of the SSH keys that Volcano's plugin `ssh` creates for the pods of an MPI job."""
 
 HOSTS_PATH: Final = "/etc/volcano"
-"""Mount path of the pods' host names, which Volcano's plugin `svc` adds to the pods of a job."""
+"""Mount path of the files with host names that Volcano's plugin `svc` adds to the pods of a job."""
 
 HOMES_VOLUME: Final = "notebook-home"
 HOMES_PATH: Final = "/home"

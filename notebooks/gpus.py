@@ -19,7 +19,7 @@ class Gpus:
         return len(self._handles)
 
     def is_busy(self) -> bool:
-        """Return whether any GPU was busy within about the last second.
+        """Return whether any GPU was busy during roughly the last second.
 
         A GPU whose activity is unknown, such as a MIG device, counts as idle.
         """

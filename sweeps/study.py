@@ -39,8 +39,8 @@ _RUN: Final = "run"
 _CREATED: Final = "created"
 _GRANTED: Final = "granted"
 _DUPLICATES_PER_TRIAL: Final = 5
-"""Number of duplicate proposals at which the search space counts as exhausted, divided by the
-maximum number of trials."""
+"""Ratio of duplicate proposals to the maximum number of trials at which the search space counts as
+exhausted."""
 
 _log = logging.getLogger("sweeps")
 optuna.logging.set_verbosity(optuna.logging.WARNING)

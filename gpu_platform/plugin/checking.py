@@ -71,7 +71,10 @@ def with_integers(value: Any) -> Any:
 
 
 def _property(model: type[BaseModel], location: Sequence[str | int], within: int) -> str:
-    """Return the path of an argument, or `name` for the resource's name, part of object names."""
+    """Return the path of an argument, or `name` if the resource's name is not valid.
+
+    The names of the created objects contain the resource's name.
+    """
     path = dotted(_schema_location(model, location)[within:])
     return path or ("name" if location and location[-1] == "[key]" else "")
 

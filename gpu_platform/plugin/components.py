@@ -73,7 +73,7 @@ class Deferred(Component):
         return built
 
     def register_after(self, built: pulumi.Output[None]) -> None:
-        """Register this component, whose schema has no outputs, once `built` is known."""
+        """Register this component, which has no outputs in the schema, once `built` is known."""
         self.register_outputs({"made": built})
 
 
@@ -310,7 +310,7 @@ COMPONENTS: tuple[type[Deferred], ...] = (
 
 
 def _check_additional(component: str, values: Values) -> None:
-    """Raise InputPropertiesError if an argument that is not a setting of a stack is invalid."""
+    """Raise InputPropertiesError if any argument other than the settings of a stack is invalid."""
     settings, additional = schema.COMPONENTS[component]
     names = AdditionalSettings.model_fields.keys() & additional.keys() - settings.model_fields
     validate(AdditionalSettings, {name: values[name] for name in names if name in values})
@@ -321,7 +321,7 @@ def _pop(values: Values, keys: tuple[str, ...]) -> Values:
 
 
 async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
-    """Return the platform that the arguments describe, with the stack's outputs as defaults."""
+    """Return the platform for a workload. Arguments override outputs of the stack `platform`."""
     nodes = _gpu_nodes(values) if "gpu_nodes" in values else None
     if "platform" in values:
         # The component's provider may lack permission to read kube-system.

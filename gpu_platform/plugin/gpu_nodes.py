@@ -11,7 +11,7 @@ from kube.accelerators import NVIDIA_GPU
 
 
 class GpuTolerationSettings(TolerationSettings):
-    """Toleration of a taint on the GPU nodes."""
+    """A toleration for a taint on the GPU nodes."""
 
     # The output omits the effect if every effect is tolerated, so the default is None, unlike in
     # TolerationSettings.
@@ -21,7 +21,7 @@ class GpuTolerationSettings(TolerationSettings):
 
 
 class GpuNodesSettings(Settings):
-    """GPU resource, node selector, tolerations and RuntimeClass of GPU pods."""
+    """GPU resource, node selector, tolerations and RuntimeClass for pods with GPUs."""
 
     resource: DeviceName = Field(
         description="Resource that a container requests, such as nvidia.com/gpu."
@@ -31,7 +31,7 @@ class GpuNodesSettings(Settings):
         default=[], description="Tolerations for the taints of these nodes."
     )
     runtime_class: str | None = Field(
-        default=None, description="Runtime class of GPU pods. Omit it if they do not need one."
+        default=None, description="RuntimeClass for pods with GPUs. Omit it if they need none."
     )
 
     @classmethod

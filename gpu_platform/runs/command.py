@@ -101,7 +101,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _simulation_report(runs: Sequence[Submission], snapshot: Path) -> str:
-    """Return a report on how the scheduler would place the runs in the cluster of a snapshot."""
+    """Return a report on how the scheduler would place the runs, based on a cluster snapshot."""
     from datetime import UTC, datetime
 
     from gitops.forecast.answer import render

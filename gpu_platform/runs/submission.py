@@ -1,4 +1,4 @@
-"""Construction of the runs in a job file, exactly as the platform's stack would create them."""
+"""Builds runs from a job file, exactly as the platform's stack would create them."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ class Description(BaseModel):
         except ValidationError as error:
             if error.errors(include_url=False)[0]["type"] == "json_invalid":
                 raise GitopsError(
-                    f"the description of the platform is not JSON: write the {DESCRIPTION_KEY} of "
-                    f"the ConfigMap {DESCRIPTION} to the file of --platform"
+                    f"the description of the platform is not JSON: copy the value of "
+                    f"{DESCRIPTION_KEY} in the ConfigMap {DESCRIPTION} to the --platform file"
                 ) from None
             raise GitopsError(
                 "the description of the platform was written by a different version of "
@@ -183,7 +183,7 @@ def costs(submission: Submission, prices: Prices, stack: str) -> list[RunRow]:
 
 
 def stack_configuration(jobs: Mapping[str, TrainingJobSettings]) -> str:
-    """Return the configuration with which a stack creates the same runs."""
+    """Return the stack configuration that creates the same runs."""
     configuration = {
         key: job.model_dump(mode="json", exclude_unset=True, by_alias=True)
         for key, job in jobs.items()

@@ -70,7 +70,7 @@ ALLOCATABLE_GPUS: Final = f"sum({_node_gpus('allocatable')})"
 GPUS_UNHEALTHY: Final = (
     f"sum by (node) ({_node_gpus('capacity')}) - sum by (node) ({_node_gpus('allocatable')})"
 )
-"""Query for the number of GPUs on each node that the device plugin reports as unhealthy.
+"""Query for the number of unhealthy GPUs on each node, as reported by the device plugin.
 
 The kubelet counts them as capacity, but does not allocate them.
 """

@@ -37,7 +37,7 @@ class Target:
     keeps_labels: bool = False
     """True if the metrics have labels with the namespace and pod that they describe.
 
-    The labels of the exporter's pod are then not added, not even to metrics that describe no pod.
+    The labels of the exporter's pod are then never added, even to metrics that describe no pod.
     """
     is_service: bool = False
     """True if `selector` and `port` belong to a Service."""

@@ -36,7 +36,8 @@ class StackSettings(Settings):
     def retains_namespace(self) -> bool:
         """True if claims or runs outlive the stack, so that their namespace must be retained.
 
-        Without claims, the namespace may contain retained claims that were removed from the stack.
+        Even if no claims are configured, the namespace may contain retained claims of earlier
+        updates.
         """
         keeps_runs = any(job.outlives_change for job in self.training.all_jobs.values())
         claims = self.storage.claims.values()

@@ -67,7 +67,8 @@ class ClusterSettings(Settings):
     annotations: Annotations = Field(
         default={},
         description="Annotations that your site requires on every object and pod of the stack, "
-        "like `labels`. They are not added to objects created by charts.",
+        "except for objects created by charts. As with `labels`, a change does not start a new run "
+        "or affect the pods of existing runs.",
     )
     domain: DnsName = Field(
         default="cluster.local", description="DNS domain of the cluster's Services."
@@ -217,12 +218,13 @@ class GpuOperatorSettings(Settings):
     )
     toolkit: bool = Field(
         default=True,
-        description="Install the NVIDIA Container Toolkit. Set to false if the nodes have it.",
+        description="Install the NVIDIA Container Toolkit. Set to false if the nodes already have "
+        "it.",
     )
     node_feature_discovery: bool = Field(
         default=True,
         description="Install Node Feature Discovery, whose labels the operator uses to find GPU "
-        "nodes. Set to false if the cluster has it.",
+        "nodes. Set to false if the cluster already has it.",
     )
     gpu_feature_discovery: bool = Field(
         default=True,
@@ -347,8 +349,8 @@ class GpuSettings(Settings):
             )
         if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:
             raise ValueError(
-                "has a runtime_class with create: true, but the GPU Operator creates it: set "
-                "create: false"
+                "has a runtime_class with create: true, but the GPU Operator creates the "
+                "RuntimeClass: set create: false"
             )
         return self
 

@@ -157,6 +157,6 @@ def _files(path: Path) -> Iterator[Path]:
 def _is_ignored(name: str) -> bool:
     """Return True for names of compiled and hidden files, which do not affect the image.
 
-    The login to Google Cloud on GitHub writes its credentials to `gha-creds-*.json`.
+    On GitHub, the login action for Google Cloud writes credentials to `gha-creds-*.json`.
     """
     return name == "__pycache__" or name.startswith((".", "gha-creds-"))

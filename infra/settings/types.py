@@ -132,8 +132,8 @@ def _annotations(annotations: dict[str, str]) -> dict[str, str]:
     size = sum(len(f"{key}{text}".encode()) for key, text in annotations.items())
     if size > _MAX_ANNOTATION_BYTES:
         raise ValueError(
-            f"has {size} bytes, but Kubernetes accepts {_MAX_ANNOTATION_BYTES} bytes of "
-            "annotations from all tools together: shorten them"
+            f"has {size} bytes, but Kubernetes accepts at most {_MAX_ANNOTATION_BYTES} "
+            "bytes of annotations from all tools together: shorten them"
         )
     return annotations
 

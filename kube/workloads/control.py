@@ -102,9 +102,9 @@ class Rollout:
     double: str = ""
     """Path of a field that makes updates run all old and new pods at the same time (blue-green)."""
     single: tuple[str, ...] = ()
-    """Values of the field at `double` with which updates do not double the number of pods.
+    """Values of the field at `double` for which updates do not double the number of pods.
 
-    If empty, every value of the field doubles the number.
+    If empty, updates double the number for every value of the field.
     """
     routed: str = ""
     """Path of a field that keeps all old pods running while an update starts the new ones."""

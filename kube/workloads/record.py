@@ -128,7 +128,7 @@ class Pods:
     reference: str = ""
     """Field of a container at `containers` that refers to the rest of its definition."""
     templates: Mapping[str, str] = field(default_factory=dict)
-    """Maps paths in `containers` to the path of an object with default values of their fields."""
+    """Maps paths in `containers` to the path of an object with defaults for these containers."""
     defaults: tuple[str, ...] = ()
     """Paths of objects that contain default values for the pod's fields."""
     inherited: tuple[str, ...] = ()
@@ -136,7 +136,7 @@ class Pods:
     fields: Mapping[str, str] = field(default_factory=dict)
     """Maps names of container fields to paths, for fields that have other names in this kind."""
     context: Mapping[str, str] = field(default_factory=dict)
-    """Like `fields`, for the names of fields in the pod's security context."""
+    """Like `fields`, but for fields of the pod's security context."""
     metadata: str = ""
     """Path of the pod's metadata, if it is not next to the specification."""
     copied: tuple[str, ...] = ()
@@ -242,12 +242,12 @@ class WorkloadKind:
     They may modify only labels, because rules cannot evaluate other changes.
     """
     destinations: tuple[str, ...] = ()
-    """Paths of strings that name fields of created objects that an event sets (Argo Events)."""
+    """Paths of strings that name the fields that an event sets in created objects (Argo Events)."""
     remote: tuple[str, ...] = ()
     """Paths of the source from which a controller fetches definitions of pods.
 
-    The source `cluster` means that they are in the cluster. A field `values` next to another source
-    contains the values of a chart.
+    The source `cluster` means that the definitions are in the cluster. A field `values` next to
+    another source contains the values of a chart.
     """
     unseen: str = ""
     """Description of effects that rules cannot see, such as `it deploys a chart`."""

@@ -282,7 +282,7 @@ def test_release_namespace_admits_critical_privileged_pods(provision: Provision)
             {"provider": "gpu-operator", "device_lists": ["cdi-cri"], "image": "a/b:1"},
             "device_lists, image, which the GPU Operator does not read: remove them",
         ),
-        ({"provider": "gpu-operator", "runtime_class": {}}, "the GPU Operator creates it"),
+        ({"provider": "gpu-operator", "runtime_class": {}}, "the GPU Operator creates the Run"),
         (
             {"provider": "gpu-operator", "operator": {"namespace": "ml"}},
             "is 'ml', which is also the value of gpu-platform:gpu.operator.namespace",

@@ -143,4 +143,4 @@ def test_update_warns_about_a_claim_that_is_being_deleted(
     program()
     messages = [call.args[0] for call in warn.call_args_list]
     assert len(messages) == warnings
-    assert all("'checkpoints' was deleted" in message for message in messages)
+    assert all("'checkpoints' is being deleted" in message for message in messages)

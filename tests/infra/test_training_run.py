@@ -270,7 +270,7 @@ async def test_a_recorded_run_is_not_created_again() -> None:
 
     await reject(created("digits-4e5f6a7b"))
     # A targeted destroy removes a job from the state, but retains it in the cluster.
-    message = r"digits-0a1b2c3d would start.* or in the state.*sets `run`.*adopt .*`recreate: true`"
+    message = r"digits-0a1b2c3d would start.* or the state.*sets `run`.*adopt .*`recreate: true`"
     with pytest.raises(pulumi.RunError, match=message):
         await reject(created("digits-0a1b2c3d"))
 

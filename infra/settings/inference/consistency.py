@@ -294,8 +294,8 @@ def _runtime_problems(service: InferenceServiceSettings) -> Iterator[str]:
     multi_gpu = service.runtime != "torch" and service.gpus > 1
     if multi_gpu and parse_quantity(service.shm) < parse_quantity(_MULTI_GPU_SHM):
         yield (
-            f"sets shm to {service.shm} for {service.gpus} GPUs, which communicate over /dev/shm: "
-            f"set at least {_MULTI_GPU_SHM}"
+            f"sets shm to {service.shm} for {service.gpus} GPUs, but the processes of the GPUs "
+            f"communicate through /dev/shm: set at least {_MULTI_GPU_SHM}"
         )
 
 

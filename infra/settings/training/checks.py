@@ -41,7 +41,7 @@ _RESERVED_VARIABLES: Final[Mapping[str, str]] = {
     **dict.fromkeys(("RUN_NAME", "RUN_DIR", "RANK", "LOCAL_RANK"), _PROVIDED),
     **dict.fromkeys(("WORLD_SIZE", "LOCAL_WORLD_SIZE"), _PROVIDED),
     **dict.fromkeys(("MASTER_ADDR", "MASTER_PORT"), _PROVIDED),
-    "LD_PRELOAD": "changes every program in the pod: set it in the image's entry point",
+    "LD_PRELOAD": "affects every program in the pod: set it in the image's entry point",
 }
 
 

@@ -89,7 +89,7 @@ class ScheduleSettings(Settings):
     start_within_seconds: PositiveInt | None = Field(
         default=None,
         ge=10,
-        description="Maximum delay (s) of a start, for example while the previous run is still "
+        description="Maximum delay (s) of a start, for example because the previous run is still "
         "running. A start that would be delayed longer is skipped. null sets no limit.",
     )
     image: DnsLabel = Field(

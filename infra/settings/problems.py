@@ -32,7 +32,9 @@ _RULES: Final[Mapping[str, str]] = {
     "less_than": "must be less than {lt}",
     "literal_error": "must be {expected}",
     "string_too_short": "must not be empty",
+    "string_too_long": "must have at most {max_length} characters",
     "too_short": "must have {min_length} or more entries",
+    "too_long": "must have at most {max_length} entries",
     "string_pattern_mismatch": "must match the pattern {pattern}",
     "finite_number": "must be a finite number",
 }
@@ -67,8 +69,14 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def choice(known: Collection[str]) -> str:
-    """Return the advice for an unknown name: a list of the known names."""
-    return f"use one of: {', '.join(sorted(known))}" if known else "none is declared yet"
+    """Return the advice for an unknown name: the known names, or to declare the name."""
+    return f"use {either(sorted(known))}" if known else "declare it there"
+
+
+def either(alternatives: Iterable[str]) -> str:
+    """Return the alternatives as in `a, b or c`."""
+    *others, last = alternatives
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 def job_key(key: str, *path: str) -> str:
@@ -94,9 +102,7 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
         parent = location[:-1]
         alternatives = unions.setdefault(parent, [])
         alternatives.append(rule(detail).removeprefix("must be " if alternatives else ""))
-        *earlier, last = alternatives
-        text = f"{', '.join(earlier)} or {last}" if earlier else last
-        merged[parent] = {**detail, "loc": parent, "type": _UNION, "msg": text}
+        merged[parent] = {**detail, "loc": parent, "type": _UNION, "msg": either(alternatives)}
     return [_sentence(detail, model, section) for detail in merged.values()]
 
 
@@ -138,6 +144,8 @@ def rule(detail: ErrorDetails) -> str:
     kind = detail["type"]
     if kind == _UNION:
         return detail["msg"]
+    if kind == "too_long" and isinstance(detail["input"], str):
+        kind = "string_too_long"
     if kind == "value_error":
         return detail["msg"].removeprefix("Value error, ")
     if kind in _RULES:

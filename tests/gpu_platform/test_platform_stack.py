@@ -126,7 +126,7 @@ def test_error_for_another_projects_stack_lists_the_missing_outputs() -> None:
 def test_error_for_an_unknown_image_lists_the_platforms_images() -> None:
     platform = Platform.of(STACK, OUTPUTS)
     assert platform.images == {"training": TRAINING_IMAGE}
-    with pytest.raises(PlatformError, match="has no image 'vision': use one of: training"):
+    with pytest.raises(PlatformError, match="has no image 'vision': use training"):
         _ = platform.images["vision"]
 
 

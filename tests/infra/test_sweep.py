@@ -165,7 +165,7 @@ def test_controller_can_only_run_jobs_in_its_namespace() -> None:
 def test_quota_must_cover_the_sweep_controller() -> None:
     configured = values()
     configured["tenancy"]["quota"] = {"memory": "256Mi"}
-    with pytest.raises(SettingsError, match="stack's own programs may use 512Mi memory in total"):
+    with pytest.raises(SettingsError, match="stack's own programs use up to 512Mi memory"):
         validate(configured)
 
 

@@ -126,17 +126,16 @@ def services_fit_the_quota(
         needed = used + surge.get(name, Decimal(0))
         if used > limit:
             yield (
-                f"{here} and the stack's own programs may use {format_amount(used, name)} {name} "
-                f"in total, more than {quota} ({format_amount(limit, name)}): reduce replicas or "
+                f"{here} and the stack's own programs use up to {format_amount(used, name)} "
+                f"{name}, more than {quota} ({format_amount(limit, name)}): reduce replicas or "
                 "resources."
             )
         elif needed > limit:
             yield (
-                f"{here} and the stack's own programs may use {format_amount(used, name)} {name} "
-                f"in total, so {quota} ({format_amount(limit, name)}) has too little capacity left "
-                "for the pod that an update adds before it removes one: reduce the replicas, or "
-                "raise the quota to "
-                f"{format_amount(needed, name)}."
+                f"{here} and the stack's own programs use up to {format_amount(used, name)} "
+                f"{name}, and an update needs {format_amount(needed, name)}, because it adds a "
+                f"pod before it removes one. This exceeds {quota} ({format_amount(limit, name)}): "
+                f"reduce the replicas, or raise the quota to {format_amount(needed, name)}."
             )
 
 
@@ -297,7 +296,8 @@ def host_networks_are_admitted(
         if job.host_network and level != "privileged":
             yield (
                 f"{full_key('tenancy', 'pod_security')} is {level!r}, but "
-                f"{job_key(key, 'host_network')} is true, which only 'privileged' admits."
+                f"{job_key(key, 'host_network')} is true, which only 'privileged' admits: "
+                "set pod_security to privileged, or host_network to false."
             )
 
 

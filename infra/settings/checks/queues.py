@@ -128,7 +128,7 @@ def jobs_wait_in_leaf_queues(training: TrainingSettings, volcano: VolcanoSetting
     """Check that jobs wait in leaf queues; Volcano schedules no jobs from other queues."""
     leaves = volcano.leaf_queues
     for key, job in training.all_jobs.items():
-        if job.queue in volcano.queues and job.queue not in leaves:
+        if leaves and job.queue in volcano.queues and job.queue not in leaves:
             yield (
                 f"{job_key(key, 'queue')} is {job.queue!r}, which has child queues: "
                 f"{choice(leaves)}."

@@ -169,8 +169,8 @@ def _export_problems(
     """Yield each reason why the service cannot serve the job's export."""
     if job.notebook is not None:
         yield (
-            f"{path} is {name!r}, which is a notebook, so it exports no model: name a job, or set "
-            "`run` to a run with an export."
+            f"{path} is {name!r}, which is a notebook, so it exports no model: name another "
+            "job, or set `run` to a run with an export."
         )
         return
     if job.schedule is not None:
@@ -278,10 +278,16 @@ def sources_exist(images: ImagesSettings) -> Iterator[str]:
             continue
         path = full_key("images", "workloads", key, "build")
         if not is_inside(image.build.dockerfile, PROJECT_ROOT, Path.is_file):
-            yield f"{path}.dockerfile is {image.build.dockerfile!r}, which is not in the checkout."
+            yield (
+                f"{path}.dockerfile is {image.build.dockerfile!r}, which does not exist in the "
+                "checkout: correct the path."
+            )
         for name in image.build.sources:
             if not is_inside(name, PROJECT_ROOT):
-                yield f"{path}.sources contains {name!r}, which does not exist in the checkout."
+                yield (
+                    f"{path}.sources contains {name!r}, which does not exist in the checkout: "
+                    "correct the path."
+                )
 
 
 def claim_names_are_unique(storage: StorageSettings) -> Iterator[str]:

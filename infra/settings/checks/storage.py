@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 
 from infra.settings.inference import InferenceSettings
 from infra.settings.inference.service import InferenceServiceSettings
-from infra.settings.problems import choice, full_key, job_key, service_key
+from infra.settings.problems import choice, either, full_key, job_key, service_key
 from infra.settings.storage import StorageSettings
 from infra.settings.training import TrainingSettings
 from infra.settings.training.job import TrainingJobSettings
@@ -97,7 +97,7 @@ def _mode_problems(
         yield (
             f"{path} is {name!r}, whose access_modes are {', '.join(claim.access_modes)}, but "
             f"{pods} {verb} it{'' if read_only else ' and may write to it'}: the claim needs "
-            f"{' or '.join(suitable)}."
+            f"{either(suitable)}."
         )
 
 

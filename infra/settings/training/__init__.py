@@ -88,9 +88,9 @@ class TrainingSettings(Settings):
         for key, job in self.jobs.items():
             if job.run is None:
                 continue
-            names = {job.run: "change `run` of one of them"}
+            names = {f"the run {job.run!r}": "change `run` of one of them"}
             if job.starts_in_flow:
-                template = f"JobTemplate {template_name(job.run, TRAINING_STEP)}"
+                template = f"the JobTemplate {template_name(job.run, TRAINING_STEP)!r}"
                 names[template] = "use values of `run` that differ after the last '-'"
             for name, remedy in names.items():
                 if (other := owners.setdefault(name, key)) != key:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from infra.settings.problems import either
 from infra.settings.training.steps import step_problems
 from infra.settings.volumes import RESERVED_VOLUMES, disk_problem, duplicate_paths
 from kube.kinds import KINDS, JobKind, kinds_that_support
@@ -170,7 +171,7 @@ LIMITED_SETTINGS: Final = (
         "resources of the launcher or head",
         "launcher",
         lambda job: job.launcher.model_dump() if job.launcher else None,
-        "leave it out: all pods of this kind are identical",
+        "leave it out (all pods of this kind are identical)",
     ),
     LimitedSetting(
         "JupyterLab instead of a program",
@@ -185,11 +186,9 @@ def _unsupported_settings(job: TrainingJobSettings) -> Iterator[str]:
     for limited in LIMITED_SETTINGS:
         value = limited.requested(job)
         if value is not None and limited.capability not in KINDS[job.kind].capabilities:
-            *others, last = limited.kinds
-            choice = f"{', '.join(others)} or {last}" if others else last
             yield (
                 f"sets {limited.key} to {value!r}, which kind {job.kind!r} does not support: set "
-                f"kind {choice}, or {limited.remedy}"
+                f"kind {either(limited.kinds)}, or {limited.remedy}"
             )
 
 
@@ -198,14 +197,14 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
         return
     programs = [name for name in PROGRAMS if getattr(job, name) is not None]
     if not programs:
-        yield f"has no program: set one of {', '.join(PROGRAMS)}"
+        yield f"has no program: set {either(PROGRAMS)}"
     elif len(programs) > 1:
         yield f"sets {' and '.join(programs)}: keep one of them"
     if job.torchtitan is not None:
         yield from _torchtitan_problems(job, job.torchtitan)
     if job.hyperparameters is not None and KINDS[job.kind].program != TRAINING_PROGRAM:
         for problem in job.hyperparameters.tensorflow_problems():
-            yield f"has hyperparameters whose {problem}"
+            yield f"has invalid hyperparameters: {problem}"
 
 
 def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSettings) -> Iterator[str]:
@@ -246,14 +245,15 @@ def _size_problems(job: TrainingJobSettings) -> Iterator[str]:
         )
     if job.node_gpus is not None and job.node_gpus < job.gpus_per_node:
         yield (
-            f"sets node_gpus to {job.node_gpus}, but gpus_per_node to {job.gpus_per_node}: a pod "
-            f"does not fit on such a node; set gpus_per_node to at most {job.node_gpus}"
+            f"sets gpus_per_node to {job.gpus_per_node}, more than node_gpus ({job.node_gpus}): "
+            f"set gpus_per_node to at most {job.node_gpus}"
         )
     for name, step in job.steps.items():
         if job.node_gpus is not None and step.gpus > job.node_gpus:
             yield (
-                f"sets steps.{name}.gpus to {step.gpus}, but node_gpus to {job.node_gpus}, which "
-                f"also selects the nodes of steps: set steps.{name}.gpus to at most {job.node_gpus}"
+                f"sets steps.{name}.gpus to {step.gpus}, more than node_gpus ({job.node_gpus}), "
+                "which also selects the nodes for steps: set "
+                f"steps.{name}.gpus to at most {job.node_gpus}"
             )
     if problem := shm_problem(job.shared_memory, job.memory):
         yield problem

@@ -313,7 +313,7 @@ def test_an_update_adds_as_many_pods_as_configured(
 def test_update_without_surge_fits_a_full_quota() -> None:
     service = good()["inference"]["services"]["digits"] | {"gpus": 32}
     problems_with_surge = problems(changed("inference.services.digits", service))
-    assert "for the pod that an update adds" in "\n".join(problems_with_surge)
+    assert "because it adds a pod before it removes one" in "\n".join(problems_with_surge)
     without_surge = changed("inference.services.digits", {**service, "rollout": {"surge": 0}})
     assert problems(without_surge) == []
     settings = validate(without_surge)

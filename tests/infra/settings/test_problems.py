@@ -91,10 +91,10 @@ MISTAKES: dict[str, Mistake] = {
         "does not exist",
     ),
     "registry user without a registry": ("images.username", "robot", "images", "no `registry`"),
-    "unknown queue": (f"{JOB}.queue", "reserch", "use one of: research"),
+    "unknown queue": (f"{JOB}.queue", "reserch", "use research"),
     "unknown claim": (f"{JOB}.datasets", "data", "checkpoints"),
     "unknown priority class": (f"{JOB}.priority_class", "x", "training"),
-    "unknown image": (f"{JOB}.image", "trainer", "inference, training"),
+    "unknown image": (f"{JOB}.image", "trainer", "use inference or training"),
     "unknown parent queue": (
         "volcano.queues.research.parent",
         "root-queue",
@@ -223,7 +223,7 @@ MISTAKES: dict[str, Mistake] = {
             ("inference.services.digits.gpu_resource", "gpu", ""),
         )
     },
-    "long name of a queue": ("volcano.queues", {"q" * 64: {}}, "at most 63"),
+    "long name of a queue": ("volcano.queues", {"q" * 64: {}}, "must have at most 63 characters"),
     "name of a provisioner": (
         "storage.classes.fast",
         {"kind": "other", "provisioner": "my driver"},
@@ -238,7 +238,7 @@ MISTAKES: dict[str, Mistake] = {
             "csi": {"driver": "d" * 64, "handle": "1"},
         },
         "storage.volumes.fast.csi.driver",
-        "at most 63",
+        "must have at most 63 characters",
     ),
     "shares without time slicing": (
         f"{JOB}.gpu_resource",

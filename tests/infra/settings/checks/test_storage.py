@@ -50,8 +50,8 @@ def test_checkpoints_of_a_single_pod_need_a_writable_claim() -> None:
     assert accepted_modes(values, "checkpoints") == [ONCE, MANY]
     assert problems_with_mode(values, "checkpoints", READ)[-1] == (
         "gpu-platform:training.jobs.job.checkpoints is 'checkpoints', whose access_modes are "
-        "ReadOnlyMany, but one pod mounts it and may write to it: the claim needs ReadWriteMany or "
-        "ReadWriteOnce or ReadWriteOncePod."
+        "ReadOnlyMany, but one pod mounts it and may write to it: the claim needs "
+        "ReadWriteMany, ReadWriteOnce or ReadWriteOncePod."
     )
 
 

@@ -6,7 +6,7 @@ from tests.infra.examples import Mistake, assert_reported
 
 SERVICE = "inference.services.digits"
 MISTAKES: dict[str, Mistake] = {
-    "unknown job": (f"{SERVICE}.job", "digit", "use one of: digits"),
+    "unknown job": (f"{SERVICE}.job", "digit", "use digits"),
     "path that no gateway accepts": (
         f"{SERVICE}.route",
         {"gateway": {"name": "public"}, "path": "/models/../digits"},

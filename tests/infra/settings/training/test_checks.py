@@ -18,13 +18,17 @@ DOWNLOAD = {"dataset": "shards", "data_url": "s3://datasets/birds"}
 
 # name: (job, start of the error after the job's key, remedy)
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no program": (job("volcano", hyperparameters=None), " has no program", "torchtitan, command"),
+    "no program": (
+        job("volcano", hyperparameters=None),
+        " has no program",
+        "set hyperparameters, torchtitan or command",
+    ),
     "two programs": (job("volcano", command=["a"]), " sets hyperparameters and command", "one of"),
     "empty command": (job("plain", command=[]), ".command", "1 or more"),
     "minimum above maximum": (job("volcano", min_nodes=3), " sets min_nodes to 3", "nodes (2)"),
     "pod with more GPUs than a node": (
         job("volcano", node_gpus=2),
-        " sets node_gpus to 2",
+        " sets gpus_per_node to 4",
         "gpus_per_node to 4",
     ),
     "two GPU models": (
@@ -47,7 +51,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "step with more GPUs than a node": (
         job("volcano", node_gpus=4, steps={"evaluate": {**STEP, "gpus": 8}}),
         " sets steps.evaluate.gpus to 8",
-        "node_gpus to 4",
+        "more than node_gpus (4)",
     ),
     "too much shared memory": (job("volcano", shm="60Gi"), " has shm 60Gi", "may use 80%"),
     "whole nodes without spread": (
@@ -146,7 +150,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
     "volume with an unknown claim": (
         job("volcano", volumes={"x": {"path": "/x", "claim": "nothing"}}),
         ".volumes.x.claim",
-        "checkpoints, datasets",
+        "use checkpoints or datasets",
     ),
     "annotation that the stack sets": (
         job("volcano", annotations={"scheduling.k8s.io/group-name": "other"}),
@@ -199,7 +203,7 @@ MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
             "tensorflow",
             hyperparameters={"model": "digits-net", "dataset": "digits", "weight_decay": 0.1},
         ),
-        " has hyperparameters whose weight_decay",
+        " has invalid hyperparameters: weight_decay",
         "leave it out",
     ),
 }
@@ -371,11 +375,11 @@ def test_fixed_run_name_must_begin_with_a_letter_if_a_service_has_it(
 @pytest.mark.parametrize(
     ("first", "second", "problem"),
     [
-        ({"run": "same"}, {"run": "same"}, "would both create same: change `run`"),
+        ({"run": "same"}, {"run": "same"}, "would both create the run 'same': change `run`"),
         (
             {"run": "vision-final", "steps": {"prepare": STEP}},
             {"run": "text-final", "steps": {"prepare": STEP}},
-            "would both create JobTemplate final-train",
+            "would both create the JobTemplate 'final-train'",
         ),
     ],
 )

@@ -153,7 +153,7 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
             expr=f"{GPUS_UNHEALTHY} > 0",
             minutes=limits.gpu_unhealthy_minutes,
             severity="warning",
-            summary="{{ $value }} GPUs of {{ $labels.node }} are unhealthy",
+            summary="{{ $labels.node }} has unhealthy GPUs ({{ $value }})",
             description="The device plugin does not advertise these GPUs. Read the plugin's log.",
         ),
         Alert(
@@ -304,7 +304,7 @@ def _queue_alerts(limits: Thresholds) -> list[Alert]:
             minutes=limits.pending_minutes,
             severity="warning",
             summary="Job {{ $labels.namespace }}/{{ $labels.job_id }} is pending in queue "
-            "{{ $labels.queue }}: {{ $value }} of its pods are not scheduled",
+            "{{ $labels.queue }} (pods not scheduled: {{ $value }})",
             description="python -m gitops status shows Volcano's reason.",
         ),
         Alert(
@@ -316,8 +316,7 @@ def _queue_alerts(limits: Thresholds) -> list[Alert]:
             '"queue", "$1", "queue_name", "(.*)")) > 0',
             minutes=limits.pending_minutes,
             severity="warning",
-            summary="{{ $value }} gangs are waiting in queue {{ $labels.queue }}, and none "
-            "are being admitted",
+            summary="Queue {{ $labels.queue }} admits none of its waiting gangs ({{ $value }})",
             description="python -m gitops status shows Volcano's reason.",
         ),
         Alert(

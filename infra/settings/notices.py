@@ -188,7 +188,7 @@ def _too_few_cores_or_no_grace_period(settings: StackSettings) -> Iterator[str]:
         threads = job.omp_threads or 1
         if threads > 1 and processes * threads > cores:
             yield (
-                f"{job_key(key, 'omp_threads')} is {threads}, so {processes} processes start "
+                f"{job_key(key, 'omp_threads')} is {threads}, so the processes of a pod start "
                 f"{processes * threads} threads, but {job_key(key, 'cpu')} is {job.cpu}: set at "
                 f"most {max(1, int(cores / processes))}, or request more CPUs."
             )

@@ -64,6 +64,9 @@ Registries: credentials are read from ~/.docker/config.json (docker login), and 
 private CA from SSL_CERT_FILE. The commands require the packages in requirements/models.txt.
 """
 
+_CONTEXT_HELP = "context in the kubeconfig; default: the current context"
+_KUBECONFIG_HELP = "path of the kubeconfig; default: kubectl's default"
+
 
 def parser() -> argparse.ArgumentParser:
     """Return the command-line parser."""
@@ -84,10 +87,8 @@ def parser() -> argparse.ArgumentParser:
         required=True,
         help="namespace of the team",
     )
-    shared.add_argument("--context", metavar="NAME", help="default: the current context")
-    shared.add_argument(
-        "--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's default"
-    )
+    shared.add_argument("--context", metavar="NAME", help=_CONTEXT_HELP)
+    shared.add_argument("--kubeconfig", metavar="FILE", type=Path, help=_KUBECONFIG_HELP)
 
     def add(name: str, text: str) -> argparse.ArgumentParser:
         return commands.add_parser(name, help=text, description=text, parents=[shared])
@@ -146,7 +147,7 @@ def parser() -> argparse.ArgumentParser:
         command.add_argument("name", metavar="RUN", type=object_name, help="name of the run")
         if name == "logs":
             command.add_argument(
-                "--follow", "-f", action="store_true", help="follow until the run ends"
+                "--follow", "-f", action="store_true", help="follow the logs until the run ends"
             )
     _add_models(commands, Parser)
     return parsed
@@ -170,10 +171,8 @@ def _add_models(
     )
 
     cluster = parser(add_help=False)
-    cluster.add_argument("--context", metavar="NAME", help="default: the current context")
-    cluster.add_argument(
-        "--kubeconfig", metavar="FILE", type=Path, help="default: kubectl's default"
-    )
+    cluster.add_argument("--context", metavar="NAME", help=_CONTEXT_HELP)
+    cluster.add_argument("--kubeconfig", metavar="FILE", type=Path, help=_KUBECONFIG_HELP)
 
     mlflow = parser(add_help=False)
     mlflow.add_argument(

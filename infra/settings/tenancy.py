@@ -135,9 +135,9 @@ class NetworkSettings(Settings):
     )
     inference_ports: list[Port] = Field(
         default=[],
-        description="Ports on which inference services may receive requests, in addition to the "
-        "ports of the stack's services, such as 8080 for services of other stacks. In your own "
-        "Pulumi programs, the component Tenancy also allows 8080 by default.",
+        description="Additional ports on which inference services may receive requests, such as "
+        "8080 for services of other stacks. The ports of the stack's own services are always "
+        "allowed. In your own Pulumi programs, the component Tenancy also allows 8080 by default.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],
@@ -250,7 +250,7 @@ class TenancySettings(Settings):
     )
     admission_excluded_namespaces: list[DnsLabel] = Field(
         default=[],
-        description="Namespaces without admission policies, in addition to kube-system and, if the "
-        "stack installs them, the namespaces of the device plugin or GPU Operator, Volcano and "
-        "monitoring.",
+        description="Additional namespaces to which the admission policies do not apply. They "
+        "never apply to kube-system, or to the namespaces that the stack creates for the device "
+        "plugin or GPU Operator, Volcano and monitoring.",
     )

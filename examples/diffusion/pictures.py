@@ -43,7 +43,11 @@ class Pictures(Dataset[dict[str, Tensor]]):
         return self._count
 
     def __getitem__(self, index: int) -> dict[str, Tensor]:
-        """Return latent (4, side, side), words (3, word), caption (caption) and time_ids (6)."""
+        """Return the arrays of one image.
+
+        Their shapes are `latent` (4, side, side), `words` (3, word), `caption` (caption,) and
+        `time_ids` (6,).
+        """
         rng = np.random.default_rng((self._seed, index))
         color, shape = int(rng.integers(len(COLORS))), int(rng.integers(len(SHAPES)))
         words = [0, 1 + color, 1 + len(COLORS) + shape]

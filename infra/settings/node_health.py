@@ -38,7 +38,7 @@ class NodeHealthSettings(Settings):
     fault_seconds: PositiveInt = Field(
         default=360,
         description="Time (s) that a fault must last before its node is cordoned. Set it to more "
-        "than 310: after a change of time_slicing, the kubelet keeps counting the previous "
+        "than 310: after a change to time_slicing, the kubelet keeps counting the previous "
         "devices for five minutes. Slow-node reports cordon the node immediately.",
     )
     settle_seconds: PositiveInt = Field(

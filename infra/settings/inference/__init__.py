@@ -34,7 +34,7 @@ class InferenceSettings(Settings):
 
     @property
     def other_servers(self) -> Mapping[str, Runtime]:
-        """Runtimes of services and canaries that use another model server, by name."""
+        """Runtimes of services and canaries without this project's model server, by name."""
         return {
             name: service.runtime_of({})
             for key, service in self.services.items()

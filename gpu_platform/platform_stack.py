@@ -227,7 +227,7 @@ class Platform:
         If `image` is None, the image is not checked.
         """
         if self.queues is not None and job.queue not in self.queues:
-            yield Problem("queue", f"is {job.queue!r}, but {list_available('queue', self.queues)}")
+            yield unavailable("queue", job.queue, "queues", self.queues)
         resource = job.gpu_resource or self.gpu_nodes.resource
         if resource.endswith(SHARED_SUFFIX) and job.gpus_per_node > 1:
             yield Problem(
@@ -294,7 +294,7 @@ class Platform:
 
     def _missing_claim(self, key: str, claim: str) -> Iterator[Problem]:
         if claim not in self.claims:
-            yield Problem(key, f"is {claim!r}, but {list_available('claim', self.claims)}")
+            yield unavailable(key, claim, "claims", self.claims)
 
 
 async def _cluster_uid(
@@ -308,12 +308,9 @@ async def _cluster_uid(
     return await cluster_uid(f"{name}-kube-system", chosen).future()
 
 
-def list_available(noun: str, names: Collection[str]) -> str:
-    """Return a clause that lists the names that a setting may have."""
-    plural = f"{noun}es" if noun.endswith("s") else f"{noun}s"
-    if not names:
-        return f"the platform has no {plural}"
-    return f"the platform has only the {plural} {', '.join(sorted(names))}: use one of them"
+def unavailable(key: str, value: str, kind: str, known: Collection[str]) -> Problem:
+    """Return the problem of a setting whose value is not one of the known names."""
+    return Problem(key, f"is {value!r}, which is not among the platform's {kind}: {choice(known)}")
 
 
 def problems_of_job_key(key: str, job: TrainingJobSettings) -> Iterator[Problem]:

@@ -20,10 +20,9 @@ from gitops.stack_file import Dumper, parse
 from gpu_platform.platform_stack import (
     Platform,
     PlatformError,
-    Problem,
-    list_available,
     problems_of_job_key,
     raise_if_any,
+    unavailable,
 )
 from gpu_platform.runs.findings import findings
 from infra.manifests import DESCRIPTION, DESCRIPTION_KEY, Manifest, with_metadata
@@ -146,11 +145,11 @@ def _submission(
     problems = []
     known = platform.images.keys() & description.identities.keys()
     if job.image not in known:
-        problems.append(Problem("image", f"is {job.image!r}, but {list_available('image', known)}"))
+        problems.append(unavailable("image", job.image, "images", known))
     classes = description.priority_classes
     if job.priority_class is not None and classes is not None and job.priority_class not in classes:
-        available = list_available("priority class", classes)
-        problems.append(Problem("priority_class", f"is {job.priority_class!r}, but {available}"))
+        problem = unavailable("priority_class", job.priority_class, "priority classes", classes)
+        problems.append(problem)
     others = platform.problems_of_job(job, platform.images.get(job.image))
     raise_if_any(key, [*problems_of_job_key(key, job), *problems, *others])
     image, identity = platform.images[job.image], description.identities[job.image]

@@ -138,12 +138,11 @@ def test_all_unsupported_values_are_reported_with_the_existing_names() -> None:
         platform.training_job("digits", wrong, image="registry.example.com/training:1.0")
     assert str(found.value).splitlines() == [
         "the platform does not support 'digits':",
-        "  - queue is 'langauge', but the platform has only the queues research, vision: "
-        "use one of them.",
-        "  - datasets is 'datasets', but the platform has only the claims checkpoints: "
-        "use one of them.",
-        "  - volumes.more.claim is 'more', but the platform has only the claims checkpoints: "
-        "use one of them.",
+        "  - queue is 'langauge', which is not among the platform's queues: use research or "
+        "vision.",
+        "  - datasets is 'datasets', which is not among the platform's claims: use checkpoints.",
+        "  - volumes.more.claim is 'more', which is not among the platform's claims: use "
+        "checkpoints.",
         "  - image is 'registry.example.com/training:1.0': it must be pinned by digest, such as "
         "registry.example.com/team/name@sha256:<64 digits>, because nothing else guarantees that "
         "every node runs the same image.",
@@ -225,8 +224,7 @@ def test_service_that_the_platform_does_not_support_is_rejected() -> None:
         )
     assert str(found.value).splitlines()[1:] == [
         "  - job is 'digits', but its run is missing: pass run.",
-        "  - checkpoints is 'models', but the platform has only the claims checkpoints: "
-        "use one of them.",
+        "  - checkpoints is 'models', which is not among the platform's claims: use checkpoints.",
     ]
 
 
@@ -238,8 +236,8 @@ def test_service_with_unknown_volumes_or_a_rollback_is_rejected() -> None:
     with pytest.raises(PlatformError) as found:
         Platform.of(STACK, OUTPUTS).inference_service("digits", wrong, image=INFERENCE_IMAGE)
     assert str(found.value).splitlines()[1:] == [
-        "  - volumes.handlers.claim is 'handlers', but the platform has only the claims "
-        "checkpoints: use one of them.",
+        "  - volumes.handlers.claim is 'handlers', which is not among the platform's claims: "
+        "use checkpoints.",
         "  - canary.rollback requires the platform's stack: define the service there.",
     ]
 

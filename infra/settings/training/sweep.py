@@ -8,7 +8,7 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, Field, ValidationError, model_validator
 
-from infra.settings.problems import rule
+from infra.settings.problems import either, rule
 from infra.settings.training.job import TrainingJobSettings
 from infra.settings.types import (
     CpuQuantity,
@@ -234,8 +234,8 @@ class SweepSettings(Settings):
         known = ["held_out_loss", "accuracy", *map(metric_name, config.metrics)]
         if self.objective.metric not in known:
             yield (
-                f"sets objective.metric to {self.objective.metric!r}, but the job reports "
-                f"{', '.join(known)}: use one of them"
+                f"sets objective.metric to {self.objective.metric!r}, which the job does not "
+                f"report: use {either(known)}"
             )
         yield from self._early_stopping_problems()
         yield from self._space_problems()

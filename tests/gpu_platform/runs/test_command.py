@@ -141,7 +141,10 @@ def test_image_without_an_identity_is_rejected(
 ) -> None:
     (files / "platform.json").write_text(PLATFORM.replace('{"training": "a"}', "{}"))
     assert submit(files, "--dry-run") == 1
-    assert "image is 'training', but the platform has no images" in capsys.readouterr().err
+    assert (
+        "image is 'training', which is not among the platform's images: declare it there"
+        in capsys.readouterr().err
+    )
 
 
 def test_notebook_with_a_route_must_be_defined_in_the_stack(

@@ -153,7 +153,7 @@ def test_exported_configuration_contains_the_same_jobs(tmp_path: Path) -> None:
         ({"queue": "nowhere"}, "queue is 'nowhere'"),
         ({"image": "nothing"}, "image is 'nothing'"),
         ({"checkpoints": "nothing"}, "checkpoints is 'nothing'"),
-        ({"priority_class": "low"}, "priority_class is 'low', .* priority classes .*, training"),
+        ({"priority_class": "low"}, "priority_class is 'low', .* priority classes: .* or training"),
     ],
 )
 def test_job_that_the_platform_does_not_support_is_rejected(
@@ -178,7 +178,7 @@ def test_all_unsupported_settings_of_all_jobs_are_reported(
     with pytest.raises(GitopsError) as found:
         submissions(read_jobs(file), description)
     lines = str(found.value).splitlines()
-    assert [line.partition(", but")[0] for line in lines] == [
+    assert [line.partition(", which")[0] for line in lines] == [
         "the platform does not support 'digits':",
         "  - image is 'nothing'",
         "  - priority_class is 'low'",

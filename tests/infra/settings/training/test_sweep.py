@@ -77,7 +77,7 @@ def test_combinations_of_hyperparameters_are_checked() -> None:
     ("changes", "message"),
     [
         ({"parallel": 9}, "sets parallel to 9, more than trials (8)"),
-        ({"objective": {"metric": "acuracy"}}, "reports held_out_loss, accuracy"),
+        ({"objective": {"metric": "acuracy"}}, "use held_out_loss or accuracy"),
         ({"objective": {"metric": "accuracy"}}, "goal is 'minimize', but the metric is 'accuracy'"),
         ({"objective": {"goal": "maximize"}}, "set goal to minimize"),
         ({"early_stopping": {"minimum": 9}}, "the job ends after 9 epochs"),

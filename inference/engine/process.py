@@ -377,4 +377,6 @@ def _run(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     # Imported only in the worker, because it needs torch.
     from inference.engine.worker import main
 
-    main(end, slots, spec)
+    # The server may stop before the worker has loaded the model, or while it computes.
+    with contextlib.suppress(BrokenPipeError):
+        main(end, slots, spec)

@@ -3,6 +3,7 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
 import weakref
@@ -19,8 +20,9 @@ from safetensors.torch import load_file, save_file
 from inference.config import InferenceConfig
 from inference.engine.handlers import Handler, Source
 from inference.engine.interface import InputError, Tensors, TensorSpec
-from inference.engine.process import INITIAL_BYTES, Arena, Slot, WorkerSpec
+from inference.engine.process import INITIAL_BYTES, Arena, Slot, WorkerSpec, _run
 from inference.engine.worker import Pinning, _compute_batch, load
+from tests import fork_server
 from tests.processes import is_running
 from tests.training.programs import until
 from training.data import held_out_digits
@@ -104,6 +106,22 @@ def test_served_accuracy_equals_the_accuracy_of_the_training_run(trained: Path) 
     accuracy = float((outputs["class"] == labels).mean())
     assert accuracy == pytest.approx(read_manifest(trained).metrics["accuracy"])
     assert accuracy > 0.9
+
+
+def test_worker_exits_normally_if_the_server_stops_while_it_loads(
+    trained: Path, tmp_path: Path
+) -> None:
+    server_end, worker_end = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    server_end.close()
+    config = InferenceConfig(
+        model_name="digits", model_path=PurePosixPath(trained), handler="auto", device="cpu"
+    )
+    spec = WorkerSpec(config, read_manifest(trained), 0, 1, tmp_path)
+    process = fork_server.SERVER.Process(target=_run, args=(worker_end, (), spec))
+    process.start()
+    worker_end.close()
+    process.join()
+    assert process.exitcode == 0
 
 
 def test_a_missing_export_is_reported(tmp_path: Path) -> None:

@@ -116,7 +116,7 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _pods_by_run(stack: Stack, pod: Pod, number: Decimal | None) -> list[Decimal]:
-    """Return the number of pods of each object that runs a specification with `number` replicas.
+    """Return how many pods each object starts that runs a specification with `number` replicas.
 
     Each object that refers to a Kubeflow runtime starts its own pods: `number` pods for a CPU task,
     otherwise one pod per node. Each JobFlow that names a JobTemplate starts `number` pods.

@@ -33,7 +33,8 @@ _POLL_SECONDS: Final = 10.0
 """Time (s) between two polls of the run."""
 
 _OMITTED_ANNOTATIONS: Final = ("pulumi.com/", "kubectl.kubernetes.io/")
-"""Prefixes of annotations that are not copied, because they describe the template's management."""
+"""Prefixes of annotations that are not copied, because Pulumi and kubectl use them to manage the
+template."""
 
 _log = logging.getLogger("attempt")
 

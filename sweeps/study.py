@@ -39,8 +39,8 @@ _RUN: Final = "run"
 _CREATED: Final = "created"
 _GRANTED: Final = "granted"
 _DUPLICATES_PER_TRIAL: Final = 5
-"""Ratio of duplicate proposals to the maximum number of trials at which the search space counts as
-exhausted."""
+"""The search space counts as exhausted after this many duplicate proposals per trial of the maximum
+number of trials."""
 
 _log = logging.getLogger("sweeps")
 optuna.logging.set_verbosity(optuna.logging.WARNING)

@@ -70,7 +70,7 @@ def publish_folder(unfinished: Path) -> Path:
 
 
 def remove_folder(path: Path, replacement: Path | None = None) -> None:
-    """Remove a directory, which may take long, and rename its replacement, if any, to `path`.
+    """Remove a directory, or replace it with `replacement`. Removal may take a long time.
 
     The directory is renamed before it is removed, so `path` is never incomplete.
     """
@@ -145,7 +145,7 @@ def sync_files(directory: Path) -> None:
 
 
 def is_utf8(text: str) -> bool:
-    """Return whether a text can be encoded as UTF-8.
+    """Return whether a string can be encoded as UTF-8.
 
     Command-line arguments and file names may contain bytes that are not valid UTF-8, which Python
     represents as surrogates.

@@ -118,7 +118,7 @@ class SchedulerLog:
         self.gangs = self.nodes = 0
         """Numbers of gangs and nodes in the last session."""
         self.markers: dict[str, int] = {}
-        """Maps each marker pod that the scheduler knows to the number of sessions before that."""
+        """Maps each known marker pod to the number of sessions that ended before it was added."""
         self.configuration_reads = 0
         """Number of times that the configuration was read."""
         self.actions = ""
@@ -194,7 +194,7 @@ class Sandbox:
         return name
 
     def known_since(self, marker: str) -> int | None:
-        """Return the number of sessions that ended before the scheduler knew a marker pod.
+        """Return the number of sessions that ended before the scheduler learned of a marker pod.
 
         Return None if the scheduler does not know the pod yet.
         """

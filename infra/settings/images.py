@@ -62,7 +62,7 @@ class ImagesSettings(Settings):
     registry: str | None = Field(
         default=None,
         pattern=r"^[A-Za-z0-9.-]+(:\d+)?$",
-        description="Host of the registry that built images are pushed to.",
+        description="Host of the registry to which built images are pushed.",
     )
     repository: str = Field(
         default="gpu-platform",

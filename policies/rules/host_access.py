@@ -20,7 +20,7 @@ HOST_SOURCES: Final = ("hostPath", "hostDisk")
 
 @pod_rule(
     name="no-host-namespaces",
-    description="Pods do not share the node's network, processes or interprocess memory.",
+    description="Pods do not share the node's network, PID or IPC namespace.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Remove hostNetwork, hostPID and hostIPC.",

@@ -20,7 +20,7 @@ _VOLUME_FIELDS: Final = frozenset({"accessModes", "capacity", "claimRef", "stora
 _NODE_PATH: Final = re.compile(r"(?i)\b(node|host|base|local)path\b")
 _UNSAFE_PARAMETER: Final = "allowUnsafePathPattern"
 _NETWORK_PATHS: Final = (("efs.csi.aws.com", "basePath"),)
-"""Provisioners and their parameters with a path in a network file system."""
+"""Pairs of a provisioner and its parameter for a path in a network file system."""
 
 
 @resource_rule(

@@ -300,7 +300,7 @@ def _train(flags: list[str], directory: str) -> None:
 
 @dataclass
 class Gang:
-    """A trial in the simulated cluster, with the time (s) until its pod starts and terminates."""
+    """A trial in the simulated cluster, and the times (s) until its pod starts and ends."""
 
     job: dict[str, Any]
     starts: float = START_SECONDS

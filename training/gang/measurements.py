@@ -259,7 +259,7 @@ def matmul_speed(device: torch.device) -> float:
 def measure_network(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
     """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes on other nodes.
 
-    Each process exchanges data with the processes of the same index on other nodes. A slow peer
+    Each process exchanges data with the processes with the same index on other nodes. A slow peer
     slows down only one of these exchanges, so a process counts as slow only if all of its exchanges
     are slow.
     """

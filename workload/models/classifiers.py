@@ -1,4 +1,4 @@
-"""Image classifiers with a fixed input size. They map pixels from 0 to 1 to a logit per class."""
+"""Image classifiers with a fixed input size. They map pixels in [0, 1] to one logit per class."""
 
 import torch
 from torch import Tensor, nn

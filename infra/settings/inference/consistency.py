@@ -99,8 +99,8 @@ def _model_problems(service: InferenceServiceSettings) -> Iterator[str]:
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
         yield (
-            "must name the model with exactly one of `run`, `url`, `source` and, in the "
-            f"platform's stack, `job` and `sweep`, but sets {sources}"
+            "must name the model with exactly one of `run`, `url` or `source`, or `job` or `sweep` "
+            f"in the platform's stack, but sets {sources}"
         )
         return
     canary = service.canary

@@ -89,8 +89,8 @@ class ScheduleSettings(Settings):
     start_within_seconds: PositiveInt | None = Field(
         default=None,
         ge=10,
-        description="Maximum delay (s) of a start, for example because the previous run is still "
-        "running. A start that would be delayed longer is skipped. null sets no limit.",
+        description="Maximum time (s) by which a start may be delayed, for example by a previous "
+        "run that is still running. Starts delayed for longer are skipped. null sets no limit.",
     )
     image: DnsLabel = Field(
         default="recorder",

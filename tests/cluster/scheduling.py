@@ -1,6 +1,7 @@
 """Jobs and queues of a stack on simulated nodes under real Volcano, without Pulumi."""
 
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
@@ -187,10 +188,17 @@ class Scheduling:
         self.kubectl("delete", "jobs.batch.volcano.sh", "-n", NAMESPACE, *names, "--timeout=600s")
 
     def clear(self) -> None:
-        """Delete all jobs and events."""
+        """Delete all jobs and events, so that the names of the jobs can be used again.
+
+        While pods of a deleted job exist, Volcano's controllers try with growing delays to remove
+        the job from their cache. An attempt that is still scheduled when they have removed it would
+        remove a new job with the same name, which then never gets pods. Its delay is about as long
+        as the pods have existed without their job.
+        """
         # Jobs are deleted before their pods, which they would create again.
         kinds = ["jobflows.flow.volcano.sh", "jobs.batch.volcano.sh", "jobs.batch", "pods"]
         kinds += ["podgroups.scheduling.volcano.sh", "events"]
+        started, had_jobs = time.monotonic(), bool(self.all("jobs.batch.volcano.sh"))
 
         def cleared() -> bool:
             for kind in kinds:
@@ -200,6 +208,8 @@ class Scheduling:
             return not any(map(self.all, kinds))
 
         await_(cleared, "the deletion of all objects", pause=0.1)
+        if had_jobs:
+            time.sleep(max(2.0, time.monotonic() - started))
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         """Return all objects of a kind in the namespace."""

@@ -19,6 +19,7 @@ difference and writes .bench/simulation.json.
 from __future__ import annotations
 
 import argparse
+import signal
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -162,6 +163,8 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=24, help="seed of the states; default: 24")
     parser.add_argument("--no-speed", action="store_true", help="measure only the accuracy")
     options = parser.parse_args()
+    # Handle SIGTERM like Ctrl-C, so that simulated clusters are stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     ensure("simulated", cache_root(), print_line)
     goals: list[Goal] = []
     result: dict[str, Any] = {}

@@ -96,8 +96,8 @@ class Replay:
         self.victims: list[Victim] = []
         self._created: dict[str, objects.Manifest] = {}
         """Created pods by name."""
-        self._all_pods: list[objects.Manifest] = []
-        """Existing pods as created, with their current nodes."""
+        self._placement: Placement = {}
+        """Existing pods."""
         self.unsettled = False
         self.evicts = state.evicts
         self._preempts = "preempt" in state.actions
@@ -144,10 +144,14 @@ class Replay:
         self.ends += 1
         self._sandbox.end(run.name)
         gone = (objects.NAMESPACE, run.name)
-        self._all_pods = [pod for pod in self._all_pods if group_of(pod) != gone]
+        self._placement = {
+            name: node
+            for name, node in self._placement.items()
+            if group_of(self._created[name]) != gone
+        }
         run.pods = []
         if any(not other.is_running and other.end is None for other in self.runs):
-            self._decide(_placement(self._all_pods))
+            self._decide(self._placement)
         return True
 
     def used_by_queue(self) -> Counter[str]:
@@ -226,11 +230,11 @@ class Replay:
 
     def _assign_pods(self, placement: Placement) -> None:
         # Listing thousands of pods takes longer than a session.
-        self._all_pods = [_placed(self._created[name], node) for name, node in placement.items()]
-        placed = defaultdict(list)
-        for pod in self._all_pods:
-            if pod["spec"].get("nodeName"):
-                placed[group_of(pod)].append(pod)
+        self._placement, placed = placement, defaultdict(list)
+        for name, node in placement.items():
+            pod = self._created[name]
+            if node is not None:
+                placed[group_of(pod)].append({**pod, "spec": {**pod["spec"], "nodeName": node}})
         for run in self.runs:
             run.pods = placed[objects.NAMESPACE, run.name]
 
@@ -282,7 +286,7 @@ class Replay:
 
         A gang below its minimum restarts as a whole.
         """
-        present = Counter(group_of(pod) for pod in self._all_pods)
+        present = Counter(group_of(self._created[name]) for name in self._placement)
         stopped: list[str] = []
         again: list[objects.Manifest] = []
         for run in self.runs:
@@ -294,7 +298,8 @@ class Replay:
             run.attempt += 1
             pods = objects.pods(run.name, run.gang, run.attempt)
             if len(run.pods) < run.gang.minimum:
-                stopped += [run.name] * bool(left)
+                if left:
+                    stopped.append(run.name)
                 restarted_gang = run.gang.model_copy(update={"started": None})
                 run.remaining = restarted_gang.remaining(self.state.taken)
                 run.start = None
@@ -343,14 +348,6 @@ def _may_preempt(preemptor: Gang, victim: Gang) -> bool:
         and victim.priority < preemptor.priority
         and victim.preemptable is not False
     )
-
-
-def _placed(pod: objects.Manifest, node: str | None) -> objects.Manifest:
-    return {**pod, "spec": {**pod["spec"], "nodeName": node}}
-
-
-def _placement(pods: list[dict[str, Any]]) -> Placement:
-    return {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods}
 
 
 def _reason(run: SimulatedGang, pods: list[dict[str, Any]]) -> str:

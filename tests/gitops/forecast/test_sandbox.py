@@ -8,7 +8,8 @@ import httpx
 import pytest
 
 from gitops.errors import GitopsError
-from gitops.forecast.sandbox import PodState, Sandbox, SchedulerLog
+from gitops.forecast.sandbox import PodState, Sandbox
+from gitops.forecast.scheduler_log import SchedulerLog
 from gitops.forecast.state import Queue
 from tests.gitops.forecast.states import state
 

@@ -18,11 +18,7 @@ DOWNLOAD = {"dataset": "shards", "data_url": "s3://datasets/birds"}
 
 # name: (job, start of the error after the job's key, remedy)
 MISTAKES: dict[str, tuple[dict[str, Any], str, str]] = {
-    "no program": (
-        job("volcano", hyperparameters=None),
-        " has no program",
-        "set hyperparameters, torchtitan or command",
-    ),
+    "no program": (job("volcano", hyperparameters=None), " has no program", "titan or command"),
     "two programs": (job("volcano", command=["a"]), " sets hyperparameters and command", "one of"),
     "empty command": (job("plain", command=[]), ".command", "1 or more"),
     "minimum above maximum": (job("volcano", min_nodes=3), " sets min_nodes to 3", "nodes (2)"),

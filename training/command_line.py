@@ -40,7 +40,8 @@ def read_config(arguments: Sequence[str], environment: Mapping[str, str]) -> Tra
     try:
         return TrainingConfig.model_validate(values)
     except ValidationError as error:
-        raise ConfigurationError("; ".join(problem_sentences(error, written_as))) from None
+        sentences = problem_sentences(error, written_as, TrainingConfig.model_fields)
+        raise ConfigurationError("; ".join(sentences)) from None
 
 
 def _read_file(path: Path) -> dict[str, Any]:

@@ -3,7 +3,8 @@
 This module does not import torch.
 """
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Collection, Mapping
 from typing import Literal
 
 from pydantic import ValidationError
@@ -18,16 +19,21 @@ class ConfigurationError(Exception):
 
 
 def problem_sentences(
-    error: ValidationError, written_as: Mapping[str, str] | None = None
+    error: ValidationError, written_as: Mapping[str, str] | None = None, known: Collection[str] = ()
 ) -> list[str]:
     """Return a sentence per error. `written_as` maps field names to the names that users write.
 
-    A name may end with its source, as in `epochs (in run.toml)`.
+    A name may end with its source, as in `epochs (in run.toml)`. If a setting is unknown, the
+    closest match in `known` is suggested.
     """
     details = error.errors(include_url=False)
     # For a list with an invalid element, pydantic also reports that the list is too short.
     lists = {detail["loc"][:-1] for detail in details if len(detail["loc"]) > 1}
-    return [_sentence(detail, written_as or {}) for detail in details if detail["loc"] not in lists]
+    return [
+        _sentence(detail, written_as or {}, known)
+        for detail in details
+        if detail["loc"] not in lists
+    ]
 
 
 def first_problem(error: ValidationError, document: str) -> str:
@@ -40,7 +46,7 @@ def first_problem(error: ValidationError, document: str) -> str:
     return f"{field}: {first['msg']}"
 
 
-def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
+def _sentence(detail: ErrorDetails, written_as: Mapping[str, str], known: Collection[str]) -> str:
     message = detail["msg"].removeprefix("Value error, ")
     if not detail["loc"]:
         return message
@@ -48,7 +54,10 @@ def _sentence(detail: ErrorDetails, written_as: Mapping[str, str]) -> str:
     key, space, source = written_as.get(first, first).partition(" (")
     name = ".".join([key, *rest]) + space + source
     if detail["type"] == "extra_forbidden":
-        return f"{name} is not a known setting"
+        close = [] if rest else difflib.get_close_matches(first, known, n=1)
+        return f"{name} is not a known setting" + (
+            f" (did you mean {close[0]!r}?)" if close else ""
+        )
     if detail["type"] == "missing":
         return f"{name} is missing"
     return f"{name} is {detail['input']!r}: {message[0].lower()}{message[1:]}"

@@ -47,6 +47,8 @@ _REMOVED: Final[Mapping[str, str]] = {
     "training.jobs.*.ttl_seconds": "remove it; finished runs stay until you stop them",
     "inference.services.*.autoscaling.queue_depth": "use `requests_in_flight`, the target number "
     "of queued and running requests per pod",
+    "inference.services.*.server.grpc_port": "remove it; clients use HTTP",
+    "inference.services.*.server.max_connections_per_peer": "use `max_share_per_peer`",
     "inference.services.*.server.queue": "use `requests_in_flight`",
 }
 """Advice for the keys of previous versions. `*` is the name of a job or service."""
@@ -106,12 +108,19 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
     return [_sentence(detail, model, section) for detail in merged.values()]
 
 
+def advice_if_removed(key: str) -> str | None:
+    """Return what replaces a key that only previous versions supported, otherwise None."""
+    for removed, advice in _REMOVED.items():
+        if fnmatchcase(key, removed) and removed.count(".") == key.count("."):
+            return advice
+    return None
+
+
 def unknown_key(path: Iterable[str | int], known: Iterable[str]) -> str:
     """Return the error message for an unknown key, with the closest match and all known keys."""
     *_, last = path = list(path)
-    for removed, advice in _REMOVED.items():
-        if fnmatchcase(dotted(path), removed) and removed.count(".") == len(path) - 1:
-            return f"{full_key(*path)} is no longer supported: {advice}."
+    if advice := advice_if_removed(dotted(path)):
+        return f"{full_key(*path)} is no longer supported: {advice}."
     known = sorted(known)
     close = difflib.get_close_matches(str(last), known, n=1)
     advice = f": did you mean {close[0]!r}?" if close else "."

@@ -156,7 +156,7 @@ def test_flags_override_variables_which_override_files(tmp_path: Path) -> None:
         pytest.param("metrics = " + "[" * 10**5, "is not valid TOML", id="brackets"),
         ("epochs = 0", r"epochs \(in .*run.toml\) is 0: input should be greater than"),
         ("metrics = [3]", r"metrics.0 \(in .*run.toml\) is 3: "),
-        ("epoch = 1", r"epoch \(in .*run.toml\) is not a known setting"),
+        ("epoch = 1", r"epoch \(in .*run.toml\) is not a known setting \(did you mean 'epochs'\?"),
         (None, "cannot be read: No such file"),
     ],
 )

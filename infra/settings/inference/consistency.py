@@ -11,6 +11,7 @@ from inference.config import variable_of
 from infra.serving.runtimes import RUNTIMES
 from infra.serving.runtimes.runtime import LATENCY, REQUESTS, Runtime, Source
 from infra.serving.runtimes.torch import Torch
+from infra.settings.problems import advice_if_removed
 from infra.settings.volumes import disk_problem, duplicate_paths
 from kube.names import (
     API_KEYS_VOLUME,
@@ -240,12 +241,16 @@ def _server_problems(
         else:
             remedy = setting if setting.startswith("leave") else f"set {setting}"
         yield f"sets {path}.{name}, which the stack determines: {remedy}"
+    names = [field.alias or name for name, field in kind.model_fields.items()]
+    for name in sorted(server.keys() - names):
+        if advice := advice_if_removed(f"inference.services.*.server.{name}"):
+            yield f"sets {path}.{name}, which is no longer supported: {advice}"
+            server = {other: server[other] for other in server if other != name}
     try:
         runtime = service.runtime_of(server)
     except ValidationError as error:
-        names = [field.alias or name for name, field in kind.model_fields.items()]
-        written_as = {name: f"{path}.{name}" for name in names}
-        sentences = "; ".join(problem_sentences(error, written_as))
+        written_as = {name: f"{path}.{name}" for name in (*names, *server)}
+        sentences = "; ".join(problem_sentences(error, written_as, names))
         yield f"has an invalid `{path}`: {sentences}"
         return
     if problem := runtime.problem(service.gpus):

@@ -44,9 +44,15 @@ MISTAKES: dict[str, Mistake] = {
     "run without its hash": (f"{SERVICE}.run", "digits", "full name of a run"),
     "unknown server setting": (
         f"{SERVICE}.server",
-        {"max_body": 1},
+        {"drain_second": 1},
         SERVICE,
-        "max_body is not a known setting",
+        "server.drain_second is not a known setting (did you mean 'drain_seconds'?)",
+    ),
+    "removed server setting": (
+        f"{SERVICE}.server",
+        {"grpc_port": 9000},
+        SERVICE,
+        "server.grpc_port, which is no longer supported: remove it; clients use HTTP",
     ),
     "drain longer than the grace period": (
         f"{SERVICE}.grace_seconds",

@@ -43,6 +43,10 @@ from workload.run import Watchdog
 Loop = Iterator[None]
 
 BATCH = 64
+STEPS = 10
+"""Number of steps after which the next loop takes its turn."""
+MAX_NORM = 1.0
+"""Norm to which all loops clip the gradients. The program computes the norm in any case."""
 MIN_STEPS = 3
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 LARGE_OPTIONS = {"context": 1024, "layers": 24, "heads": 16, "width": 1024}
@@ -52,16 +56,15 @@ LARGE_BATCH = 16
 
 
 def throughput(directory: Path, world: World, turns: int, device: str) -> dict[str, Any]:
-    """Return the samples per second of every loop. The loops alternate every 40 steps (GPU: 10).
+    """Return the samples per second of every loop. The loops alternate every `STEPS` steps.
 
     On the CPU, they train SimpleCNN. On a GPU, they train a large language model.
     """
     settings: dict[str, Any] = {"batch_size": BATCH}
-    steps = 40
     if device == "cuda":
         settings = text_settings(directory, world, LARGE_OPTIONS, LARGE_BATCH)
-        steps = 10
     batch = settings["batch_size"]
+    settings["clip_norm"] = MAX_NORM
     run = prepared(config(directory / "run", device=device, **settings), world)
     loops = {name: LOOPS[name](run) for name in installed()}
     samples: dict[str, list[float]] = {name: [] for name in loops}
@@ -71,12 +74,12 @@ def throughput(directory: Path, world: World, turns: int, device: str) -> dict[s
         for name in names[turn % len(names) :] + names[: turn % len(names)]:
             _synchronize()
             started = time.perf_counter()
-            for _ in range(steps):
+            for _ in range(STEPS):
                 next(loops[name])
             _synchronize()
             seconds = time.perf_counter() - started
             if turn >= 0:
-                samples[name].append(steps * batch * world.size / seconds)
+                samples[name].append(STEPS * batch * world.size / seconds)
     return samples
 
 
@@ -259,7 +262,7 @@ def prepared(config: TrainingConfig, world: World) -> Run:
 
 
 def by_hand(run: Run) -> Loop:
-    """Train with a minimal loop: DistributedDataParallel and AdamW."""
+    """Train with a minimal loop: DistributedDataParallel, gradient clipping and AdamW."""
     model, optimizer = _new_model(run)
     ddp = DistributedDataParallel(model, gradient_as_bucket_view=True)
     dtype = PRECISIONS[precision_of(run.config, run.device)]
@@ -269,7 +272,11 @@ def by_hand(run: Run) -> Loop:
             logits: Tensor = ddp(inputs)
         return logits.float()
 
-    return _epochs(run, compute, optimizer, lambda loss: loss.backward())
+    def backward(loss: Tensor) -> None:
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(ddp.parameters(), MAX_NORM)
+
+    return _epochs(run, compute, optimizer, backward)
 
 
 def lightning_fabric(run: Run) -> Loop:
@@ -285,7 +292,12 @@ def lightning_fabric(run: Run) -> Loop:
     )
     fabric.launch()
     model, optimizer = fabric.setup(*_new_model(run))
-    return _epochs(run, model, optimizer, lambda loss: fabric.backward(loss))
+
+    def backward(loss: Tensor) -> None:
+        fabric.backward(loss)
+        fabric.clip_gradients(model, optimizer, max_norm=MAX_NORM)
+
+    return _epochs(run, model, optimizer, backward)
 
 
 def accelerate(run: Run) -> Loop:
@@ -297,7 +309,12 @@ def accelerate(run: Run) -> Loop:
         cpu=run.device.type == "cpu", mixed_precision="no" if precision == "fp32" else precision
     )
     model, optimizer = accelerator.prepare(*_new_model(run))
-    return _epochs(run, model, optimizer, lambda loss: accelerator.backward(loss))
+
+    def backward(loss: Tensor) -> None:
+        accelerator.backward(loss)
+        accelerator.clip_grad_norm_(model.parameters(), MAX_NORM)
+
+    return _epochs(run, model, optimizer, backward)
 
 
 LOOPS: dict[str, Callable[[Run], Loop]] = {

@@ -186,6 +186,7 @@ class Scheduling:
     def delete(self, *names: str) -> None:
         """Delete Volcano Jobs and wait until their pods are gone."""
         self.kubectl("delete", "jobs.batch.volcano.sh", "-n", NAMESPACE, *names, "--timeout=600s")
+        await_(lambda: not any(map(self.pods, names)), f"the deletion of the pods of {names}", 0.1)
 
     def clear(self) -> None:
         """Delete all jobs and events, so that the names of the jobs can be used again.

@@ -15,7 +15,7 @@ def test_a_suspended_job_frees_its_gpus_and_resumes_later(volcano: Scheduling) -
     placed(volcano, first=3)
     volcano.command("first", "AbortJob")
     placed(volcano, second=3)
-    assert volcano.phase("first") == "Aborted"
+    await_(lambda: volcano.phase("first") == "Aborted", "the suspended job")
     assert "ml/first: suspended" in volcano.devcluster("status")
     volcano.command("first", "ResumeJob")
     placed(volcano, second=3)

@@ -7,7 +7,7 @@ import pytest
 
 from devcluster.paths import cache_root
 from devcluster.toolchain import ensure
-from tests.cluster.platform import Platform
+from tests.cluster.platform import Platform, await_
 from tests.engine.policies import judged
 from tests.engine.policies.judged import Run, program
 from tests.policies import manifests
@@ -32,7 +32,13 @@ def original_specs(control_plane: Platform) -> dict[str, object]:
     for name in names:
         command = ["kubectl", "create", "deployment", name, "--image=web:1", f"-n{SPACE}"]
         control_plane.shell(shlex.join([*command, "--replicas=0"]))
-    found = _specs(control_plane)
+    found: dict[str, object] = {}
+
+    def have_replica_sets() -> bool:
+        found.update(_specs(control_plane))
+        return sum(key.startswith("ReplicaSet/") for key in found) == len(names)
+
+    await_(have_replica_sets, f"a ReplicaSet of each of {names}")
     assert found.keys() >= {f"Deployment/{name}" for name in names}
     return found
 

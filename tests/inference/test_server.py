@@ -12,17 +12,18 @@ from tests.inference.protocol.models import SERVED
 
 
 class Engine(ModelEngine):
-    """An engine that loads the current version slowly."""
+    """An engine whose loads of the current version take until `finish` is set."""
 
     def __init__(self) -> None:
         super().__init__(InferenceConfig(model_name="digits", model_path="/none"))
         self.current = self.loaded = 0
         self.loads = 0
+        self.finish = asyncio.Event()
 
     async def _load(self) -> Served:
         self.loads += 1
         loading = self.current
-        await asyncio.sleep(0.05)
+        await self.finish.wait()
         self.loaded = loading
         return SERVED
 
@@ -37,6 +38,7 @@ def test_requests_during_a_reload_share_another_reload() -> None:
             os.kill(os.getpid(), signal.SIGHUP)
             requests.append(asyncio.create_task(engine.reload()))
             await asyncio.sleep(0.01)
+        engine.finish.set()
         assert await asyncio.gather(*requests) == [SERVED] * 3
         return engine
 

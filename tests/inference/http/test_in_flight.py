@@ -32,14 +32,29 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.fixture(scope="module")
-def server(export: Path) -> Iterator[Server]:
-    """A server with low limits."""
+@contextlib.contextmanager
+def started(folder: Path, export: Path, stall_seconds: float) -> Iterator[Server]:
+    """Start a server with low limits."""
     handler = "tests.inference.engine.probes:Probe"
     bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
-    bounds |= {"max_body_bytes": 1_000_000, "max_buffered_bytes": BUFFERED, "stall_seconds": 2}
-    with serving(export.parent, export, name="probe", handler=handler, **bounds) as server:
+    bounds |= {"max_body_bytes": 1_000_000, "max_buffered_bytes": BUFFERED}
+    settings = bounds | {"stall_seconds": stall_seconds}
+    with serving(folder, export, name="probe", handler=handler, **settings) as server:
         server.wait_until_ready()
+        yield server
+
+
+@pytest.fixture(scope="module")
+def server(export: Path) -> Iterator[Server]:
+    """A server that soon closes stalled connections."""
+    with started(export.parent, export, 2) as server:
+        yield server
+
+
+@pytest.fixture
+def patient_server(export: Path, tmp_path: Path) -> Iterator[Server]:
+    """A server that keeps stalled connections longer than a busy machine delays a test."""
+    with started(tmp_path, export, 120) as server:
         yield server
 
 
@@ -143,7 +158,8 @@ def test_probes_and_metrics_are_answered_while_the_model_computes(
         assert computed.result().status_code == 200
 
 
-def test_slow_uploads_do_not_block_other_requests(server: Server, connect: Connect) -> None:
+def test_slow_uploads_do_not_block_other_requests(patient_server: Server, connect: Connect) -> None:
+    server = patient_server
     slow = [connect(server) for _ in range(MAX_IN_FLIGHT)]
     for connection in slow:
         connection.head(100)
@@ -152,7 +168,10 @@ def test_slow_uploads_do_not_block_other_requests(server: Server, connect: Conne
     assert server.in_flight == len(slow)
 
 
-def test_idle_connection_is_closed_to_accept_a_new_one(server: Server, connect: Connect) -> None:
+def test_idle_connection_is_closed_to_accept_a_new_one(
+    patient_server: Server, connect: Connect
+) -> None:
+    server = patient_server
     busy = connect(server)
     busy.head(10)
     staying = [connect(server) for _ in range(CONNECTIONS)]

@@ -74,8 +74,8 @@ def test_gang_ends_when_a_rank_is_killed_and_resumes_with_equal_weights(
 def test_other_ranks_end_after_the_peer_timeout_when_a_rank_is_stopped(tmp_path: Path) -> None:
     gang = start_gang(arguments(tmp_path / "run", SLOWLY, "--peer-timeout=3"), 2, tmp_path)
     await_step(gang)
-    gang[1].signal(signal.SIGSTOP)
     stopped = time.monotonic()
+    gang[1].signal(signal.SIGSTOP)
     try:
         # Less than the default peer timeout of 60 seconds.
         assert gang[0].exit_code(seconds=50) == exit_codes.FAILED

@@ -4,7 +4,6 @@ import hashlib
 import shutil
 import ssl
 import subprocess
-import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import trustme
 import yaml
 
 from tests.platforms import unavailable
-from tests.training.programs import free_port
+from tests.training.programs import free_port, until
 
 MANIFEST = "application/vnd.oci.image.manifest.v1+json"
 
@@ -37,7 +36,7 @@ class Registry:
         """Send a request and return the headers of the response."""
         request = urllib.request.Request(url, body, {"Content-Type": kind}, method=method)  # noqa: S310
         trusted = ssl.create_default_context(cafile=str(self.authority))
-        with urllib.request.urlopen(request, timeout=10, context=trusted) as answer:  # noqa: S310
+        with urllib.request.urlopen(request, timeout=60, context=trusted) as answer:  # noqa: S310
             return answer.headers
 
     def put_manifest(self, repository: str, version: str, content: bytes) -> None:
@@ -90,16 +89,19 @@ def serving(folder: Path, *, login: bool = False) -> Iterator[Registry]:
         command = ["docker-registry", "serve", str(folder / "config.yml")]
         process = subprocess.Popen(command, stdout=log, stderr=log)
     found = Registry(host, folder / "authority.pem", folder / "blobs")
+
+    def responds() -> bool:
+        try:
+            found.send("GET", f"https://{host}/v2/")
+        except urllib.error.HTTPError:
+            return True
+        except urllib.error.URLError:
+            assert process.poll() is None, (folder / "log").read_text()
+            return False
+        return True
+
     try:
-        for _ in range(100):
-            try:
-                found.send("GET", f"https://{host}/v2/")
-                break
-            except urllib.error.HTTPError:
-                break
-            except urllib.error.URLError:
-                assert process.poll() is None, (folder / "log").read_text()
-                time.sleep(0.1)
+        until(responds)
         yield found
     finally:
         process.kill()

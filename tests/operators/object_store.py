@@ -3,7 +3,6 @@
 import os
 import socket
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from tests.platforms import program
 from tests.stores import ACCESS
+from tests.training.programs import free_port, until
 
 MODULE = "github.com/versity/versitygw/cmd/versitygw@v1.0.14"
 
@@ -24,8 +24,7 @@ def versitygw() -> Path:
 @pytest.fixture
 def bucket(versitygw: Path, tmp_path: Path) -> Iterator[Path]:
     """The directory of a served bucket; bucket and directory have the same name."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_port()
     found = tmp_path / "buckets" / f"state-{port}"
     found.mkdir(parents=True)
     keys = {"ROOT_ACCESS_KEY": "tester", "ROOT_SECRET_KEY": ACCESS["AWS_SECRET_ACCESS_KEY"]}
@@ -45,9 +44,8 @@ def bucket(versitygw: Path, tmp_path: Path) -> Iterator[Path]:
 
 
 def wait_until_it_listens(port: int) -> None:
-    for _ in range(100):
+    def listens() -> bool:
         with socket.socket() as tried:
-            if tried.connect_ex(("127.0.0.1", port)) == 0:
-                return
-        time.sleep(0.1)
-    raise TimeoutError(f"nothing listens on port {port}")
+            return tried.connect_ex(("127.0.0.1", port)) == 0
+
+    until(listens)

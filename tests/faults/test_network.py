@@ -92,7 +92,7 @@ def new_tag(reference: str) -> str:
     types = ["oci.image.manifest.v1", "docker.distribution.manifest.v2"]
     accepted = {"Accept": ", ".join(f"application/vnd.{each}+json" for each in types)}
     tag = f"fault-{int(time.time())}"
-    with httpx.Client(trust_env=False) as client:
+    with httpx.Client(timeout=60, trust_env=False) as client:
         found = client.get(f"{base}/{digest}", headers=accepted).raise_for_status()
         headers = {"Content-Type": found.headers["Content-Type"]}
         client.put(f"{base}/{tag}", content=found.content, headers=headers).raise_for_status()

@@ -105,7 +105,8 @@ def rollout(real: Platform, tmp_path_factory: pytest.TempPathFactory) -> Iterato
 
 def answers(infer: str) -> bool:
     return (
-        httpx.post(infer, json=inference_request(), trust_env=False).status_code == httpx.codes.OK
+        httpx.post(infer, json=inference_request(), timeout=60, trust_env=False).status_code
+        == httpx.codes.OK
     )
 
 
@@ -259,7 +260,7 @@ def only(load: Load, version: str) -> bool:
 def lost_workers(rollout: Rollout, pod: str) -> int:
     """Return the number of workers that a pod's server has lost, from its metrics."""
     address = rollout.platform.kubectl("get", "pod", "-n", "ml-dev", pod)["status"]["podIP"]
-    text = httpx.get(f"http://{address}:8081/metrics", trust_env=False).text
+    text = httpx.get(f"http://{address}:8081/metrics", timeout=60, trust_env=False).text
     (line,) = (
         each for each in text.splitlines() if each.startswith("inference_worker_deaths_total")
     )

@@ -113,7 +113,7 @@ def test_a_notebook_is_used_suspended_and_resumed(
     file = checkpoints / "anna" / "Untitled.ipynb"
     await_(lambda: answers(f"{notebook.url}/api"), "a response from JupyterLab")
     for path in ("kernels", "contents", "terminals"):
-        refused = httpx.get(f"{notebook.url}/api/{path}", trust_env=False)
+        refused = httpx.get(f"{notebook.url}/api/{path}", timeout=60, trust_env=False)
         assert refused.status_code == httpx.codes.FORBIDDEN
     with chromium(tmp_path / "first", notebook.url, TOKEN) as browser:
         browser.log_in()

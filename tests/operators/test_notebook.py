@@ -198,8 +198,8 @@ def submitted(server: Server) -> str:
 def test_a_notebook_is_used_suspended_and_resumed(server: Server, tmp_path: Path) -> None:
     log = server.log
     with server.running() as process, chromium(tmp_path / "first", URL, TOKEN) as browser:
-        assert httpx.get(f"{URL}/api/contents").status_code == 403
-        assert httpx.get(f"{URL}/api/contents?token=wrong").status_code == 403
+        assert httpx.get(f"{URL}/api/contents", timeout=60).status_code == 403
+        assert httpx.get(f"{URL}/api/contents?token=wrong", timeout=60).status_code == 403
         browser.log_in()
         browser.click('.jp-LauncherCard[data-category="Notebook"]')
         browser.run("import torch; print(torch.arange(3) + 1)")

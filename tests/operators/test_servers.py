@@ -165,8 +165,8 @@ def test_mlserver_metrics_include_the_recorded_series(
     mlserver: Mapping[str, int],
 ) -> None:
     url = f"http://127.0.0.1:{mlserver['http']}/v2/models/digits"
-    assert httpx.get(url).status_code == 200
-    text = httpx.get(f"http://127.0.0.1:{mlserver['metrics']}/metrics").text
+    assert httpx.get(url, timeout=60).status_code == 200
+    text = httpx.get(f"http://127.0.0.1:{mlserver['metrics']}/metrics", timeout=60).text
     for series in (
         "rest_server_requests_total{",
         "rest_server_request_duration_seconds_bucket{",

@@ -207,7 +207,8 @@ def test_model_versions_and_stages_are_in_the_model_registry(
 ) -> None:
     api = f"{tracked.url}/api/2.0/mlflow"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracked.url)
-    created = httpx.post(f"{api}/runs/create", json={"experiment_id": "0"}).json()
+    client = httpx.Client(timeout=60)
+    created = client.post(f"{api}/runs/create", json={"experiment_id": "0"}).json()
     identifier = created["run"]["info"]["run_id"]
     export = shelf.exports["first"]
     (export.parent / "tracking.json").write_text(json.dumps({"mlflow": identifier}))
@@ -219,14 +220,14 @@ def test_model_versions_and_stages_are_in_the_model_registry(
     assert main([*promote, "--mlflow"]) == 0
 
     name = shelf.path.replace("/", ".")
-    search = httpx.get(f"{api}/model-versions/search", params={"filter": f"name='{name}'"})
+    search = client.get(f"{api}/model-versions/search", params={"filter": f"name='{name}'"})
     [version] = search.json()["model_versions"]
     assert (version["source"], version["run_id"]) == (f"oci://{where}", identifier)
     tags = {each["key"]: each["value"] for each in version["tags"]}
     manifest = read_manifest(export)
     assert (tags["run"], tags["data_sha256"]) == (manifest.run, manifest.data_sha256)
     assert tags["metrics.accuracy"] == str(manifest.metrics["accuracy"])
-    alias = httpx.get(
+    alias = client.get(
         f"{api}/registered-models/alias", params={"name": name, "alias": "production"}
     )
     assert alias.json()["model_version"]["version"] == version["version"]

@@ -105,7 +105,7 @@ def test_served_model_has_the_accuracy_reported_by_training(
     run = real.run_name()
     manifest = json.loads((checkpoints / run / "export" / "manifest.json").read_text())
     url = _model_url(real)
-    described = httpx.get(url).json()["inputs"][0]
+    described = httpx.get(url, timeout=60).json()["inputs"][0]
     shape = tuple(described["shape"][1:])
     images, labels = held_out_digits(shape)
     answers: list[int] = []
@@ -116,7 +116,7 @@ def test_served_model_has_the_accuracy_reported_by_training(
             "shape": list(batch.shape),
             "data": batch.ravel().tolist(),
         }
-        answer = httpx.post(f"{url}/infer", json={"inputs": [tensor]}, timeout=30)
+        answer = httpx.post(f"{url}/infer", json={"inputs": [tensor]}, timeout=60)
         outputs = {output["name"]: output for output in answer.json()["outputs"]}
         answers += outputs["class"]["data"]
     accuracy = float((np.asarray(answers) == labels).mean())

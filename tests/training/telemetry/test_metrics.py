@@ -33,7 +33,7 @@ Train = Callable[..., int]
 def scrape(port: int) -> dict[str, float]:
     """Return values by name, or an empty dictionary while the endpoint does not respond."""
     try:
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
     except httpx.TransportError:
         return {}
     families = text_string_to_metric_families(text)

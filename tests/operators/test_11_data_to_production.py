@@ -22,6 +22,7 @@ from matplotlib.figure import Figure
 
 from infra.settings.training.sweep import template_name
 from kube.names import ROLLED_BACK_ANNOTATION, SWEEP_SUMMARY_ANNOTATION
+from recorder.rollback import FIELD_MANAGER
 from tests.cluster.load import Background, Load, inference_request
 from tests.cluster.platform import ROOT, UPDATE, Platform, await_
 from tests.operators import gateway, prometheus
@@ -255,7 +256,7 @@ def test_data_is_prepared_and_validated_before_the_first_training(team: Team) ->
 
 def answers(team: Team) -> bool:
     document = inference_request(SHAPE, slice(1))
-    return httpx.post(team.infer, json=document, trust_env=False).is_success
+    return httpx.post(team.infer, json=document, timeout=60, trust_env=False).is_success
 
 
 def summary(team: Team) -> dict[str, Any]:
@@ -368,6 +369,13 @@ def refusal(pod: dict[str, Any]) -> str:
     return str(ended["message"])
 
 
+def is_released(platform: Platform) -> bool:
+    """Return whether a rollback is complete: it is reported, and its fields are released."""
+    command = ("get", "httproute", "digits", "-n", "ml-dev", "--show-managed-fields")
+    managed = platform.kubectl(*command)["metadata"]["managedFields"]
+    return FIELD_MANAGER not in {each["manager"] for each in managed}
+
+
 def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traffic) -> None:
     team.wait_for_export("grey")
     before = traffic.load.seen()
@@ -376,6 +384,7 @@ def test_a_model_that_fails_under_load_is_rolled_back(team: Team, traffic: Traff
     team.merge(BAD)
     await_(lambda: weights(team.platform) == {"digits": 100}, "the rollback")
     traffic.mark("rolled back")
+    await_(lambda: is_released(team.platform), "a route without fields of the rollback")
     route = team.platform.kubectl("get", "httproute", "digits", "-n", "ml-dev")
     reason = route["metadata"]["annotations"][ROLLED_BACK_ANNOTATION]
     (RESULTS / "rolled-back.txt").write_text(reason)

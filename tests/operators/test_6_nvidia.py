@@ -119,11 +119,11 @@ def gpu_of(platform: Platform, pod: str) -> str:
 
 
 def test_kubelets_advertise_the_gpus_of_nvidias_plugin(platform: Platform) -> None:
+    await_(lambda: all(gpus(platform, node) == (4, 4) for node in NODES), "4 GPUs per node")
     for node in NODES:
         log = platform.shell(f"kubectl logs -n {NAMESPACE} {plugin_pod(platform, node)}")
         assert f'"Starting NVIDIA Device Plugin" version="{nvidia.VERSION}"' in log
         assert f"Registered device plugin for '{GPU}' with Kubelet" in log
-    await_(lambda: all(gpus(platform, node) == (4, 4) for node in NODES), "4 GPUs per node")
 
 
 def test_gpu_feature_discovery_labels_the_nodes(platform: Platform) -> None:

@@ -169,7 +169,7 @@ def uids(cluster: Scheduling) -> set[str]:
     """Return the UIDs of the running gangs' pods. Fail if one of them has restarted."""
     pods = [pod for job in RUNNING for pod in cluster.pods(job)]
     assert not any(
-        each["restartCount"] for pod in pods for each in pod["status"]["containerStatuses"]
+        each["restartCount"] for pod in pods for each in pod["status"].get("containerStatuses", [])
     )
     return {pod["metadata"]["uid"] for pod in pods}
 

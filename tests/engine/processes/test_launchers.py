@@ -47,7 +47,7 @@ def test_torchrun_restarts_a_killed_process(tmp_path: Path) -> None:
         assert undisturbed_run.wait(800) == exit_codes.DONE
     lines = (line for line in output.read_text().splitlines() if line.startswith("{"))
     [resumed] = [event for event in map(json.loads, lines) if event["event"] == "resume"]
-    assert 2 <= resumed["step"] <= 8
+    assert resumed["step"] >= 2
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 

@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -11,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.training.programs import free_port
 
 ROOT = Path(__file__).parent.parent.parent.parent
 PINS = [ROOT / "requirements" / f"{name}.txt" for name in ("tensorflow", "tensorflow-image")]
@@ -28,14 +29,6 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
         [*uv, "pip", "install", "--quiet", "--python", interpreter, *packages], check=True
     )
     return interpreter
-
-
-def free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [int(s.getsockname()[1]) for s in sockets]
-    for each in sockets:
-        each.close()
-    return ports
 
 
 def start(
@@ -65,7 +58,7 @@ def start(
 
 def ended(worker: subprocess.Popen[str]) -> tuple[int, list[dict[str, Any]]]:
     try:
-        out, _ = worker.communicate(timeout=60)
+        out, _ = worker.communicate(timeout=500)
     finally:
         worker.kill()
         worker.wait()
@@ -75,10 +68,10 @@ def ended(worker: subprocess.Popen[str]) -> tuple[int, list[dict[str, Any]]]:
 def test_interrupted_run_of_two_workers_is_resumed_by_one_worker(
     python: Path, tmp_path: Path
 ) -> None:
-    ports = free_ports(2)
+    ports = [free_port(), free_port()]
     workers = [start(python, tmp_path, 10_000, 2, index, ports) for index in range(2)]
     newest = tmp_path / "checkpoints" / "checkpoint"
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 500
     while not newest.exists() and time.monotonic() < deadline:
         assert all(worker.poll() is None for worker in workers)
         time.sleep(0.2)

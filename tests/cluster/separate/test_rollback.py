@@ -184,6 +184,7 @@ class Load(Background):
     urls: dict[str, str]
     outcomes: Counter[tuple[str, int]] = field(default_factory=Counter)
     weights: dict[str, int] = field(default_factory=lambda: {"digits": 100})
+    in_flight: Counter[str] = field(default_factory=Counter)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -210,9 +211,15 @@ class Load(Background):
         while not self._ending.is_set():
             names, weights = zip(*self.weights.items(), strict=True)
             (name,) = random.choices(names, weights)  # noqa: S311
+            self.in_flight[name] += 1
             answer = await client.post(self.urls[name], json={"inputs": [tensor]})
+            self.in_flight[name] -= 1
             self.outcomes[name, answer.status_code] += 1
             await asyncio.sleep(PAUSE)
+
+    def uses_canary(self) -> bool:
+        """Return whether clients still choose the canary or wait for its responses."""
+        return "digits-canary" in self.weights or self.in_flight["digits-canary"] > 0
 
     def failed(self) -> int:
         return sum(count for (_, code), count in self.outcomes.items() if code != 200)
@@ -256,7 +263,7 @@ def test_a_bad_canary_under_load_is_rolled_back(
         taken = time.monotonic() - began
         _log.info("%s: %.1f s, %d failed: %s", fault, taken, load.failed(), load.outcomes)
         # No request to the stable version fails, and none after the rollback.
-        time.sleep(1)
+        await_(lambda: not load.uses_canary(), "the last response of the canary")
         settled = load.failed()
         time.sleep(3)
         assert load.failed() == settled

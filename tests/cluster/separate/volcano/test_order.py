@@ -22,9 +22,9 @@ def test_urgent_job_preempts_a_whole_gang_that_restarts_later(volcano: Schedulin
     volcano.delete("equal")
     volcano.submit(jobs, "urgent")
     placed(volcano, urgent=1)
-    assert "long" in volcano.evicted("preempt")
-    assert "ml/long in queue vision: 0 of 3 pods are scheduled (minimum to start: 3)" in (
-        volcano.devcluster("status")
+    await_(lambda: "long" in volcano.evicted("preempt"), "the event of the preemption")
+    await_status(
+        volcano, "ml/long in queue vision: 0 of 3 pods are scheduled (minimum to start: 3)"
     )
     volcano.delete("urgent")
     seen = poll_placements(
@@ -52,8 +52,9 @@ def test_elastic_job_shrinks_for_others_and_grows_again(volcano: Scheduling) -> 
     volcano.submit(jobs, "urgent")
     placed(volcano, elastic=1, urgent=2)
     assert volcano.phase("elastic") == "Running"
-    status = volcano.devcluster("status")
-    assert "ml/elastic in queue vision: 1 of 3 pods are scheduled (running, can scale up)" in status
+    await_status(
+        volcano, "ml/elastic in queue vision: 1 of 3 pods are scheduled (running, can scale up)"
+    )
     volcano.delete("urgent")
     placed(volcano, elastic=3)
     assert "retryCount" not in volcano.job("elastic")["status"]

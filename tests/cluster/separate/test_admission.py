@@ -51,7 +51,9 @@ def _tasks(admission: Cluster) -> None:
     file = admission.platform.checkout / "definition.yaml"
     file.write_text(DEFINITION)
     admission.apply(file)
-    admission.platform.shell("kubectl wait --for=condition=established crd/tasks.example.com")
+    admission.platform.shell(
+        "kubectl wait --for=condition=established crd/tasks.example.com --timeout=600s"
+    )
 
 
 def pod(name: str, **spec: Any) -> Manifest:
@@ -129,7 +131,8 @@ def test_kubernetes_controllers_cannot_create_bad_pods(admission: Cluster) -> No
     condition = "--for=condition=ReplicaFailure deployment/old --timeout=600s"
     admission.platform.shell(f"kubectl wait {condition}")
     assert admission.api.get(PODS)["items"] == []
-    admission.platform.shell("kubectl delete deployment old")
+    # A ReplicaSet that still exists would create a pod once the next test admits violations.
+    admission.platform.shell("kubectl delete deployment old --cascade=foreground --timeout=600s")
 
 
 def test_existing_bad_pod_can_be_labeled_and_deleted(admission: Cluster) -> None:

@@ -390,6 +390,8 @@ def cluster(admission: Cluster) -> Iterator[Cluster]:
     file = admission.platform.checkout / "rights.yaml"
     file.write_text(RIGHTS)
     admission.apply(file)
+    # The API server uses new rights and parameters only after its watches have reported them.
+    await_admission(admission.api.as_user("serving"), promoted(), True)
     yield admission
     admission.uninstall()
 

@@ -95,6 +95,6 @@ def test_notebook_preempted_by_training_restarts_after_the_training(
 ) -> None:
     volcano.submit(jobs, "train")
     placed(volcano, train=1)
-    assert volcano.evicted("preempt") == {"anna"}
+    await_(lambda: volcano.evicted("preempt") == {"anna"}, "the event of the preemption")
     volcano.delete("train")
     placed(volcano, anna=1)

@@ -100,9 +100,11 @@ def test_no_pod_of_a_four_node_gang_starts_on_three_free_nodes(prod: Environment
 
 
 def test_replicas_wait_for_a_model_on_serving_nodes(prod: Environment) -> None:
-    pods = prod.pods("gpu-platform.dev/workload=inference")
-    assert len(pods) == 3
-    assert {_node(pod) for pod in pods} == {"simulated-10", "simulated-11"}
+    def pods() -> list[dict[str, Any]]:
+        return prod.pods("gpu-platform.dev/workload=inference")
+
+    await_(lambda: len(pods()) == 3 and all(map(_node, pods())), "three bound pods")
+    assert {_node(pod) for pod in pods()} == {"simulated-10", "simulated-11"}
     (quota,) = prod.all("resourcequota")
     assert quota["status"]["used"]["requests.nvidia.com/gpu"] == "35"
     assert {claim["status"]["phase"] for claim in prod.all("pvc")} == {"Bound"}

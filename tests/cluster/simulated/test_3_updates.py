@@ -111,6 +111,9 @@ def test_unopened_queue_fails_the_update_and_a_retry_trains(changed: Platform) -
     # On the first attempt, Pulumi's provider waits for a condition; later, it waits for a state.
     waits = ("timed out waiting for the condition", "'late' timed out waiting to be Ready")
     assert any(text in output for text in waits), output
+    # The retry has the same short limit, and the controllers may need longer after their pause.
+    opened = "kubectl wait queues.scheduling.volcano.sh/late --timeout=600s"
+    changed.shell(f"{opened} --for=jsonpath={{.status.state}}=Open")
     # The failed update created no job, so this run is not treated as one whose job was deleted.
     changed.shell(f"pulumi up --stack {changed.stack} --yes --skip-preview")
     assert "Volcano's controllers have not opened the queue" in output

@@ -24,8 +24,8 @@ class TenancyArgs:
     """Namespace settings, and the name of the GPU resource that the quota counts.
 
     The default values suit inference services that use the default port, and whose replicas may
-    have several pods. If `retain` is True, the namespace and its retained objects survive the
-    destruction of the stack. No admission policy applies in `system_namespaces`, which admit
+    have several pods. If `retain` is False, the destruction of the stack deletes the namespace with
+    everything in it, including objects of others. No admission policy applies in `system_namespaces`, which admit
     privileged pods.
     """
 
@@ -48,7 +48,6 @@ class TenancyArgs:
             inference_ports=settings.inference.ports,
             inference_groups=settings.inference.has_groups,
             login=login,
-            retain=settings.retains_namespace,
             system_namespaces=system_namespaces(settings),
         )
 

@@ -33,17 +33,6 @@ class StackSettings(Settings):
     logs: LogsSettings = LogsSettings()
 
     @property
-    def retains_namespace(self) -> bool:
-        """True if claims or runs outlive the stack, so that their namespace must be retained.
-
-        Even if no claims are configured, the namespace may contain retained claims of earlier
-        updates.
-        """
-        keeps_runs = any(job.outlives_change for job in self.training.all_jobs.values())
-        claims = self.storage.claims.values()
-        return keeps_runs or not claims or any(claim.retain for claim in claims)
-
-    @property
     def metrics_ports(self) -> tuple[int, ...]:
         """Ports on which workloads serve metrics."""
         training = {job.metrics_port for job in self.training.all_jobs.values()}

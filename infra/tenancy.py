@@ -25,8 +25,8 @@ class TenancyArgs:
 
     The default values suit inference services that use the default port, and whose replicas may
     have several pods. If `retain` is False, the destruction of the stack deletes the namespace with
-    everything in it, including objects of others. No admission policy applies in `system_namespaces`, which admit
-    privileged pods.
+    everything in it, including objects of others. No admission policy applies in
+    `system_namespaces`, which admit privileged pods.
     """
 
     tenancy: TenancySettings

@@ -162,7 +162,7 @@ def test_killed_update_is_completed_by_the_next_update(small_stack: interrupted.
     assert settled.returncode == 0, settled.stdout
 
 
-def test_the_documented_destroy_deletes_all_but_the_namespace(small_stack: interrupted.Stack) -> None:
+def test_the_documented_destroy_keeps_only_the_namespace(small_stack: interrupted.Stack) -> None:
     preview_commands, destroy = (
         interrupted.commands(small_stack.platform, "destroying.md", containing)
         for containing in ("--preview-only", "pulumi destroy --yes")

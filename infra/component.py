@@ -110,14 +110,18 @@ class Component(pulumi.ComponentResource):
     ) -> KubernetesObject:
         """Create a Kubernetes object as a child.
 
-        `references` are the objects without which a webhook rejects the manifest.
+        `references` are the objects without which a webhook rejects the manifest. A namespace
+        survives the destruction of the stack, because others may use it.
         """
         metadata = manifest["metadata"]
         annotations = metadata.get("annotations") or {}
         if "namespace" not in metadata and PATCH_FORCE_ANNOTATION not in annotations:
             manifest = with_stack(manifest)
         manifest = without_dry_run(manifest, references) if references else manifest
-        return KubernetesObject(name, manifest, options or self.options())
+        options = options or self.options()
+        if manifest["kind"] == "Namespace":
+            options.retain_on_delete = True
+        return KubernetesObject(name, manifest, options)
 
     def create_in_order(
         self, name: str, manifests: Iterable[Manifest], after: Sequence[pulumi.Resource] = ()

@@ -24,9 +24,8 @@ class TenancyArgs:
     """Namespace settings, and the name of the GPU resource that the quota counts.
 
     The default values suit inference services that use the default port, and whose replicas may
-    have several pods. If `retain` is False, the destruction of the stack deletes the namespace with
-    everything in it, including objects of others. No admission policy applies in
-    `system_namespaces`, which admit privileged pods.
+    have several pods. No admission policy applies in `system_namespaces`, which admit privileged
+    pods.
     """
 
     tenancy: TenancySettings
@@ -36,7 +35,6 @@ class TenancyArgs:
     inference_groups: bool = True
     """True if a replica of any service may have several pods."""
     login: RegistryLogin | None = None
-    retain: bool = True
     system_namespaces: tuple[str, ...] = ()
 
     @classmethod
@@ -62,9 +60,7 @@ class Tenancy(Component):
     ) -> None:
         super().__init__("Tenancy", name, opts)
         self.namespace = args.tenancy.namespace
-        namespace_resource = self.create(
-            f"{name}-namespace", namespace(args.tenancy), self.options(retain=args.retain)
-        )
+        namespace_resource = self.create(f"{name}-namespace", namespace(args.tenancy))
         # The update adopts an existing namespace, but fails here if it belongs to another stack.
         owned = self.create(
             f"{name}-limitrange-{LIMIT_RANGE}",

@@ -371,14 +371,16 @@ def test_claims_are_retained_and_can_be_protected(provision: Provision) -> None:
     assert not plan["storage-claim-datasets"].protect
 
 
-def test_namespace_is_retained_without_retained_objects(provision: Provision) -> None:
+def test_namespaces_are_retained_without_retained_objects(provision: Provision) -> None:
     # It may contain objects of others: an update adopts an existing namespace, and remains its
     # manager if the update then fails because the namespace belongs to another stack.
     values = changed("training.jobs.digits.on_change", "replace")
     for claim in values["storage"]["claims"].values():
         claim["retain"] = False
     plan = provision(values)
-    assert plan["tenancy-namespace"].retainOnDelete
+    namespaces = plan.names("kubernetes:core/v1:Namespace")
+    assert len(namespaces) > 1
+    assert all(plan[name].retainOnDelete for name in namespaces)
     assert not plan["storage-claim-checkpoints"].retainOnDelete
 
 

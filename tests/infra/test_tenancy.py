@@ -1,10 +1,7 @@
-import asyncio
 from contextlib import nullcontext
 from typing import Any
 
-import pulumi
 import pytest
-from pulumi.runtime.mocks import set_mocks
 from pydantic import ValidationError
 
 from infra.manifests import Manifest
@@ -12,7 +9,6 @@ from infra.settings import validate
 from infra.settings.inference.service import InferenceServiceSettings
 from infra.settings.tenancy import TenancySettings
 from infra.tenancy import (
-    Tenancy,
     TenancyArgs,
     limit_range,
     manifests,
@@ -22,7 +18,6 @@ from infra.tenancy import (
     service_accounts,
     system_namespaces,
 )
-from tests.infra.conftest import LOOP, Engine, Monitor
 from tests.infra.examples import good
 
 GPU = "nvidia.com/gpu"
@@ -170,21 +165,6 @@ def test_separate_namespace_component_admits_requests_to_services() -> None:
     (rule,) = found["allow-inference"]["ingress"]
     assert {port["port"] for port in rule["ports"]} == {service.port}
     assert "allow-inference-groups" in found
-
-
-def test_namespace_component_is_retained_by_default() -> None:
-    monitor = Monitor()
-    asyncio.set_event_loop(LOOP)
-    set_mocks(Engine(), project="team", stack="test", monitor=monitor)
-
-    @pulumi.runtime.test
-    def program() -> None:
-        Tenancy("retained", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU))
-        Tenancy("deleted", TenancyArgs(tenancy=tenancy(), gpu_resource=GPU, retain=False))
-
-    program()
-    retained = {request.name: request.retainOnDelete for request in monitor.requests}
-    assert (retained["retained-namespace"], retained["deleted-namespace"]) == (True, False)
 
 
 def test_configured_egress_addresses_are_reachable() -> None:

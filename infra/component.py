@@ -113,14 +113,12 @@ class Component(pulumi.ComponentResource):
         `references` are the objects without which a webhook rejects the manifest. A namespace
         survives the destruction of the stack, because others may use it.
         """
-        metadata = manifest["metadata"]
-        annotations = metadata.get("annotations") or {}
-        if "namespace" not in metadata and PATCH_FORCE_ANNOTATION not in annotations:
-            manifest = with_stack(manifest)
         manifest = without_dry_run(manifest, references) if references else manifest
         options = options or self.options()
         if manifest["kind"] == "Namespace":
             options.retain_on_delete = True
+        elif _belongs_to_one_stack(manifest):
+            manifest = _with_stack(manifest)
         return KubernetesObject(name, manifest, options)
 
     def create_in_order(
@@ -133,7 +131,19 @@ class Component(pulumi.ComponentResource):
             earlier.append(self.create(f"{name}-{manifest['kind'].lower()}", manifest, options))
 
 
-def with_stack(manifest: Manifest) -> Manifest:
+def _belongs_to_one_stack(manifest: Manifest) -> bool:
+    """Return whether no other stack may manage the object. An update adopts existing namespaces.
+
+    The quotas and limits represent their namespace, because they are created before all other
+    objects in it, and do not outlive the stack.
+    """
+    metadata = manifest["metadata"]
+    if PATCH_FORCE_ANNOTATION in (metadata.get("annotations") or {}):
+        return False
+    return "namespace" not in metadata or manifest["kind"] in ("LimitRange", "ResourceQuota")
+
+
+def _with_stack(manifest: Manifest) -> Manifest:
     """Return the manifest with an annotation that names the stack.
 
     If another stack has created the object, the annotation causes a conflict. Without a conflict,

@@ -5,7 +5,7 @@ from typing import Any, Final, Self
 
 import pulumi
 
-from infra.component import Component, with_stack
+from infra.component import Component
 from infra.configuration import RegistryLogin
 from infra.manifests import ADOPTED, DNS_PORTS, PULL_SECRET, Manifest, compact, standard_labels
 from infra.settings import StackSettings
@@ -64,7 +64,7 @@ class Tenancy(Component):
         # The update adopts an existing namespace, but fails here if it belongs to another stack.
         owned = self.create(
             f"{name}-limitrange-{LIMIT_RANGE}",
-            with_stack(limit_range(args.tenancy)),
+            limit_range(args.tenancy),
             self.options(after=[namespace_resource]),
         )
         in_namespace = self.options(after=[namespace_resource, owned])

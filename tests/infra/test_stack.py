@@ -350,18 +350,21 @@ def secrets_only(properties: Any, secret: str) -> bool:
     return not any(leaks(value) for value in properties.fields.values())
 
 
-def test_cluster_wide_objects_and_the_namespace_name_their_stack(provision: Provision) -> None:
+def test_cluster_wide_objects_and_quotas_name_their_stack(provision: Provision) -> None:
     plan = provision(good())
     for name in (
         "volcano-queue-research",
         "volcano-priority-training",
         "storage-class-shared",
         "tenancy-limitrange-containers",
+        *plan.names("kubernetes:core/v1:ResourceQuota"),
     ):
         annotations = plan.inputs(name)["metadata"]["annotations"]
         assert annotations[STACK_ANNOTATION] == f"{pulumi.get_project()}/{pulumi.get_stack()}"
-    # Updates adopt existing namespaces. Their LimitRange rejects a second stack.
-    assert STACK_ANNOTATION not in plan.inputs("tenancy-namespace")["metadata"]["annotations"]
+    # Updates adopt existing namespaces, which survive their stack. Their LimitRange and
+    # ResourceQuota reject a second stack.
+    for name in plan.names("kubernetes:core/v1:Namespace"):
+        assert STACK_ANNOTATION not in plan.inputs(name)["metadata"].get("annotations", {})
 
 
 def test_claims_are_retained_and_can_be_protected(provision: Provision) -> None:

@@ -56,11 +56,11 @@ with `pulumi config set --secret {PASSWORD_KEY}`.
 
 ## What `pulumi destroy` keeps
 
-`pulumi destroy` keeps the namespace of the workloads if a claim has `retain: true` or a job has
-`on_change: keep`, which are the defaults. It also keeps these claims, the volumes bound to them,
-and the runs of these jobs. The next `pulumi up` adopts all of these objects. To remove them, run
-`kubectl delete namespace`; the reclaim policy of the volumes then applies to their data. If the
-stack installs Volcano, however, `pulumi destroy` deletes all Volcano Jobs, including such runs.
+`pulumi destroy` keeps namespaces, claims with `retain: true`, the volumes bound to them, and the
+runs of jobs with `on_change: keep`; both values are the defaults. The next `pulumi up` adopts all
+of these objects. To remove them, run `kubectl delete namespace`; the reclaim policy of the volumes
+then applies to their data. If the stack installs Volcano, however, `pulumi destroy` deletes all
+Volcano Jobs, including such runs.
 
 ## Run names
 

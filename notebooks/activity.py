@@ -39,7 +39,7 @@ class Idleness(ExtensionApp):
         self._callback = PeriodicCallback(self._evaluate, interval * 1000)
         self._callback.start()
         self.log.info(
-            "the server stops after %g s without activity of kernels, terminals and GPUs (%d GPUs)",
+            "the server stops after %g s without kernel, terminal or GPU activity (%d GPUs)",
             self.limit_seconds,
             len(self._gpus),
         )

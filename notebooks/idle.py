@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 _WARNING_SECONDS = 600.0
-"""Time (s) between the warning and the suspension. With a short limit, the warning appears after
-half of `Idle.limit`."""
+"""Time (s) between the warning and the suspension. If `Idle.limit` is short, the warning appears
+after half of it."""
 
 
 @dataclass(frozen=True)

@@ -50,8 +50,8 @@ modes:
   deny   requests that violate mandatory rules are denied; violations of advisory rules only
          cause warnings
 
-Start with audit, fix or exempt the violations, then use deny. The mandatory rules about one kind of
-object form one policy, such as gpu-platform-pods, and the advisory rules another one, such as
+Start in audit mode. Fix or exempt the violations, then switch to deny mode. Each kind of object has
+one policy for mandatory rules, such as gpu-platform-pods, and one for advisory rules, such as
 gpu-platform-pods-advisory. Each policy has a binding of the same name. Settings, levels and
 exemptions of the configuration file are written into the policies: run the command again after each
 change to the file.
@@ -104,7 +104,7 @@ def manifests(
 def _parameters() -> list[Manifest]:
     """Return the ConfigMap for promoted models, its Namespace, and a Role to edit the ConfigMap.
 
-    The ConfigMap is empty. If it did not exist, the API server would deny all pods.
+    The ConfigMap is empty, but it must exist: otherwise, the API server would deny all pods.
     """
     common_metadata = {"namespace": promoted_models.NAMESPACE, "labels": dict(_LABELS)}
     rule = {

@@ -341,7 +341,7 @@ class Binding:
 def _existing_objects(config: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the configured address patterns of existing objects.
 
-    If the value is not a list, return an empty tuple; the rule `manifest-readable` reports the
+    If the value is not a list, return an empty tuple; the `manifest-readable` rule reports the
     error.
     """
     names = (config.get(manifests.NAME) or {}).get("existingObjects")

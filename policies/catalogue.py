@@ -1,4 +1,4 @@
-"""All rules, by topic and in the order in which they are reported.
+"""All rules, grouped by topic, in the order in which they are reported.
 
 Custom rules from users' files use the same decorators as the pack's rules.
 """

@@ -84,7 +84,7 @@ def _succeeds(words: Sequence[str]) -> bool:
 
 
 def _is_constant(operands: Sequence[str]) -> bool:
-    """Return whether a test reads no files, variables or command output."""
+    """Return whether a test has a fixed result: it reads no files, variables or command output."""
     values = [word for word in operands if word not in _VALUE_TESTS]
     return not any(_FILE_TEST.fullmatch(word) or "$" in word or "`" in word for word in values)
 
@@ -96,7 +96,7 @@ def _script_succeeds(script: str, *, errexit: bool) -> bool:
     try:
         words = list(lexer)
     except ValueError:
-        return False  # The shell cannot parse it either.
+        return False  # The shell cannot parse the script either.
     lists = [
         list(group) for is_end, group in groupby(words, _SEPARATORS.__contains__) if not is_end
     ]

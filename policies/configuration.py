@@ -36,7 +36,7 @@ _RECORD: Final = TypeAdapter(WorkloadKind)
 _KEY_FIELDS: Final = ("group", "kind")
 """Record fields that are set from the record's key."""
 _TEXT_FIELDS: Final = ("labels", "unseen", "values", "adapter")
-"""Fields that may contain any text. Names in other fields, such as roles, are also valid paths."""
+"""Fields whose text is not checked as a path. Other names, such as roles, are also valid paths."""
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
@@ -87,7 +87,7 @@ def _record(group: str, kind: str, value: Any) -> WorkloadKind:
 
 
 def _paths(value: Any) -> Iterator[str]:
-    """Yield the paths in a record, or in a part of a record, that consists of dicts and tuples."""
+    """Yield the paths in a record or in a part of it, given as dicts and tuples."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping):
@@ -123,7 +123,7 @@ KNOWN_NAMES = declared_rule(
 class _SystemWorkloads(RuleConfig):
     workloads: SystemNames = Field(
         default=[],
-        description="Objects that are exempt from all rules with the setting `systemWorkloads`.",
+        description="Objects that are exempt from all rules with a `systemWorkloads` setting.",
     )
 
 
@@ -172,7 +172,7 @@ ALL_DISABLED = "it disables every rule; enable at least one, or do not use the p
 
 
 def system_workloads(values: Mapping[str, Any]) -> list[str]:
-    """Return the objects that are exempt from all rules that have the setting `systemWorkloads`.
+    """Return the objects that are exempt from all rules that have a `systemWorkloads` setting.
 
     Raise `ConfigurationError` if the setting is invalid.
     """
@@ -193,7 +193,7 @@ class Configuration:
     """Enabled rules, exemptions, the names of disabled rules, and workload kinds.
 
     Each entry of `rules` is a tuple: the rule, whether it is mandatory, and its settings.
-    `simulated` contains such entries for the rules about simulations, which the pack does not
+    `simulated` has the same form and contains the rules about simulations, which the pack does not
     evaluate.
     """
 

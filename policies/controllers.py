@@ -32,8 +32,8 @@ from policies.workloads import Pod
 class Gang:
     """Size of a gang.
 
-    `minimum` is the number of pods that must start together, and `size` the number of all pods
-    (None if unknown). With `defaults_to_all`, an absent minimum means all pods.
+    `minimum` is the number of pods that must start together, and `size` is the total number of
+    pods (None if unknown). With `defaults_to_all`, an absent minimum means all pods.
     """
 
     minimum: Node
@@ -83,7 +83,7 @@ class Workload:
 
     @property
     def additional_retries(self) -> int:
-        """Retries to add to a limit: 1 if the job fails on reaching the limit, otherwise 0."""
+        """Limit minus possible retries: 1 if the job fails at the limit, otherwise 0."""
         return self._record.extra
 
     @property
@@ -170,7 +170,7 @@ class Workload:
         return not pod.metadata["annotations"][GROUP_ANNOTATION].absent
 
     def uses_volcano(self, pod: Pod) -> bool:
-        """Return whether the pod has a scheduler, a PodGroup or a queue of Volcano."""
+        """Return whether the pod uses Volcano's scheduler, a PodGroup or a Volcano queue."""
         queue = pod.metadata["annotations"][QUEUE_ANNOTATION]
         joins = self.is_grouped or self.joins_pod_group(pod)
         return joins or not (queue.absent and self.scheduler(pod).absent)

@@ -116,10 +116,11 @@ def nodes_of(stack: Stack, runtime: Resource) -> Decimal | None:
 
 
 def _pods_by_run(stack: Stack, pod: Pod, number: Decimal | None) -> list[Decimal]:
-    """Return how many pods each object starts that runs a specification with `number` replicas.
+    """Return, for each object that runs a pod specification, the number of pods that it starts.
 
-    Each object that refers to a Kubeflow runtime starts its own pods: `number` pods for a CPU task,
-    otherwise one pod per node. Each JobFlow that names a JobTemplate starts `number` pods.
+    `number` is the number of replicas in the specification. Each object that refers to a Kubeflow
+    runtime starts its own pods: `number` pods for a CPU task, otherwise one pod per node. Each
+    JobFlow that names a JobTemplate starts `number` pods.
     """
     jobs = stack.runs_of(pod.resource)
     if not jobs or is_cpu_task(pod, _TASKS):

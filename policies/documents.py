@@ -90,7 +90,7 @@ def embedded_values(text: str) -> Iterator[Any]:
 
     Raise `DocumentError` at the first invalid document. The same limits apply as for files.
     """
-    # The program that reads the text may separate documents like kubectl.
+    # The program that reads the text may recognize the same separators as kubectl.
     for _, value, _ in _documents("the text", _SEPARATOR.sub("--- #", text)):
         yield value
 

@@ -76,7 +76,7 @@ _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 
 @dataclass(frozen=True)
 class Exemption:
-    """One exemption, valid until the end of the day `expires` in UTC."""
+    """One exemption, which is valid until the end of its `expires` date (UTC)."""
 
     location: str
     workload: str

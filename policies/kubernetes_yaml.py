@@ -85,7 +85,7 @@ class Loader(BoundedLoader):
     """Loader that resolves plain scalars and merges like kubectl, and rejects duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
-        # The values keep the nodes alive, so that their ids are not reused.
+        # Maps the ids of nodes to the nodes, which stay alive, so that no id is reused.
         self._flattened: dict[int, Any] = {}
         super().__init__(stream)
 
@@ -179,7 +179,7 @@ Loader.yaml_constructors = {tag: yaml.CSafeLoader.yaml_constructors[tag] for tag
 class Dumper(yaml.SafeDumper):
     """Dumper that writes no anchors, and quotes strings that kubectl would read as other types.
 
-    PyYAML writes `1e3`, `08` and `y` without quotes, because it reads them as strings itself.
+    PyYAML writes `1e3`, `08` and `y` without quotes, because PyYAML itself reads them as strings.
     """
 
     def ignore_aliases(self, data: Any) -> bool:

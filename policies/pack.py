@@ -43,7 +43,7 @@ _Enabled = tuple[Any, EnforcementLevel, dict[str, Any] | None]
 _STACK_TAGS: dict[str, str] = {}
 """Empty, because no rule reads stack tags."""
 _REPORTING_LEVELS = {EnforcementLevel.REMEDIATE: EnforcementLevel.MANDATORY}
-"""Maps the level `remediate` to the level at which violations that are not fixed are reported."""
+"""Maps the `remediate` level to the level at which violations that are not fixed are reported."""
 
 
 class Servicer(_SDK_SERVICER):  # type: ignore[misc] # a private class

@@ -29,7 +29,7 @@ _REPLACING: Final = ("resourcesPerNode",)
 class LayeredNode(Node):
     """An object whose absent fields are looked up in defaults.
 
-    If `inherited` is empty, all fields have defaults; otherwise, only the fields in `inherited`.
+    If `inherited` is empty, all fields have defaults; otherwise, only the fields in `inherited` do.
     """
 
     __slots__ = ("_defaults", "_inherited")
@@ -202,7 +202,7 @@ def images_at(spec: Node, location: Pods) -> Iterator[Node]:
 def image_of_uri(uri: str) -> str:
     """Return the image that the URI of a model refers to; empty if it refers to something else.
 
-    KServe also supports variants of the scheme `oci`, such as `oci+native`.
+    KServe also supports variants of the `oci` scheme, such as `oci+native`.
     """
     scheme, _, name = uri.partition("://")
     return name if scheme.partition("+")[0] == "oci" else ""
@@ -239,7 +239,7 @@ def normalize_path(value: str) -> str:
 def structural_specs(root: Node, patterns: Sequence[str]) -> Iterator[Node]:
     """Yield every object with a list of containers.
 
-    The status, and everything at or below the paths in `patterns`, is ignored.
+    The status is ignored, as is everything at or below the paths in `patterns`.
     """
     skipped = {node.steps for path in patterns for node in nodes_at(root, steps(path))}
     pending = [root]

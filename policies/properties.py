@@ -77,7 +77,7 @@ def plain(value: Any) -> Any:
         return [_read(value, index) for index in range(len(value))]
     if isinstance(value, Secret):
         return plain(value.value)
-    return str(value)  # assets and archives: no rule reads inside them
+    return str(value)  # assets and archives: no rule reads their contents
 
 
 def _read(collection: Any, key: Any) -> Any:
@@ -91,7 +91,7 @@ def editable(value: Any) -> Any:
     """Copy properties to dicts and lists; secrets stay wrapped and unknown values stay sentinels.
 
     The SDK's proxies unwrap values on access. Like the SDK's serializer, this function reads the
-    original value from the key `__target`.
+    original value from the `__target` key.
     """
     if isinstance(value, Secret):
         return Secret(editable(value.value))

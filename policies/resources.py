@@ -16,10 +16,9 @@ from policies.values import UNKNOWN, Node, nodes_at
 
 _ANCHOR = re.compile(r"^[+=^<X]?\((.*)\)$")
 _PULUMI_PREFIX = "kubernetes:"
-# A Release is the only type for which the provider creates no object itself; it passes the values
-# to Helm.
+# The only type for which the provider creates no object itself: it passes the values to Helm.
 RELEASE = "kubernetes:helm.sh/v3:Release"
-# Components, whose children are registered one by one.
+# Types of components. Their children are registered as separate resources.
 _COMPONENTS = frozenset(
     f"kubernetes:{name}"
     for name in (
@@ -51,11 +50,12 @@ class Resource:
     """A Kubernetes object as it was declared.
 
     `pulumi_type` is the engine's type token, and `properties` is plain data (see
-    `policies.properties`). If `protected` is true, Pulumi rejects its deletion. `existing` lists
-    address patterns of objects that already exist; patches of them create nothing. `kinds` is the
-    registry of workload kinds. If the object is embedded in another one, `node` is its location
-    there. `default_namespace` is the namespace of an object that sets none, or None if it is
-    unknown. `copies` is the maximum number of such objects that run at the same time.
+    `policies.properties`). If `protected` is true, Pulumi rejects the deletion of the resource.
+    `existing` lists address patterns of objects that already exist; patches of these objects create
+    nothing. `kinds` is the registry of workload kinds. If the object is embedded in another one,
+    `node` is its location there. `default_namespace` is the namespace of an object that sets none,
+    or None if it is unknown. `copies` is the maximum number of copies of the object that run at the
+    same time.
     """
 
     def __init__(

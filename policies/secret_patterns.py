@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
-# The patterns up to REFERENCE are also part of CEL expressions, so they must not use lookaround,
-# which RE2 lacks, and the product of nested repetition limits must not exceed 1000. Repetition
-# limits also keep the matching time in Python linear.
+# The patterns up to REFERENCE are also part of CEL expressions. They must not use lookaround, which
+# RE2 lacks, and the product of nested repetition limits must not exceed 1000. Repetition limits
+# also keep the matching time in Python linear.
 NAME: Final = re.compile(
     r"(?i)(passw(or)?d|passphrase|secret|api_?key|access_?key|private_?key|credential"
     r"|connection_?string|(^|[_.-])(token|pwd|(pg)?pass|pw)($|[_.-])|[a-z](Token|Pwd)$)"
@@ -82,9 +82,9 @@ VALUE: Final = re.compile(
     r"|\"auths\"\s*:\s*\{\s*\"[^\"]{1,253}\"\s*:\s*\{[^{}]{0,300}\"auth\"\s*:\s*\"[A-Za-z0-9+/]{8}"
     r"|://hooks\.slack\.com/services/T[A-Z0-9]+/B[A-Z0-9]+/[A-Za-z0-9]{16,}"
     r"|://(discord|discordapp)\.com/api/webhooks/[0-9]+/[A-Za-z0-9_-]{16,}"
-    # The data source name of Go's driver for MySQL, such as `user:password@tcp(db:3306)`.
+    # A data source name of Go's MySQL driver, such as `user:password@tcp(db:3306)`.
     r"|\b[A-Za-z0-9_.-]{1,64}:[^\s:@/$({]{3,200}@(tcp|unix)\("
-    # The password of a URL, unless it is a shell variable in upper case, such as `$TOKEN`.
+    # A password in a URL, unless it is a shell variable in upper case, such as `$TOKEN`.
     r"|[a-z][a-z0-9+.-]{0,30}://[^/\s:@]*:"
     r"(([^/\s:@$]|\$[A-Z0-9_]*[^A-Z0-9_/\s:@])[^/\s:@]*[^/\s:@)}>]"
     r"|(\$[A-Za-z0-9_]*)?[^A-Za-z0-9_/\s:@)}>]|[A-Za-z0-9_])@"
@@ -100,7 +100,7 @@ ARGUMENT: Final = re.compile(
     r"|\bcurl\b[^|;&]{0,500}\s(-u|--user)[= ]?[\"']?[^\s:$]+:"
     rf"|\b{_VARIABLE}=)"
     r"[\"']?[^\s\"'`$<({;|&/\[-][^\s\"';|&]{3,}"
-    # Overrides such as `+db.password=a-b-c`, but not variables, calls and attributes in code.
+    # Overrides such as `+db.password=a-b-c`, but not variables, calls or attributes in code.
     r"|(^|[\s=.+_-])(?i:passw(or)?d|(api|secret|access)_?key"
     r"|client_?secret|(auth|api|access)_?token)=[\"']?"
     r"[A-Za-z_]{0,64}[0-9!@#%^*+~-][A-Za-z0-9!@#%^*+=_~-]{4,}([\s\"',;]|$)"
@@ -119,8 +119,8 @@ REFERENCE: Final = re.compile(
 )
 """References to variables, to parameters of Tekton and Argo, and to values that programs look up.
 
-Examples of the latter are `${HF_TOKEN}`, `${env:HF_TOKEN}`, Grafana's `$__file{/secrets/token}`,
-LiteLLM's `os.environ/HF_TOKEN`, and `vault:kv/data/hub#token` of Bank-Vaults.
+Programs look up values such as `${HF_TOKEN}`, `${env:HF_TOKEN}`, `$__file{/secrets/token}`
+(Grafana), `os.environ/HF_TOKEN` (LiteLLM) and `vault:kv/data/hub#token` (Bank-Vaults).
 """
 # The patterns from here on are not part of CEL expressions.
 _REST: Final = r"[ \t\r]*([,;)}#].*)?$"
@@ -166,8 +166,8 @@ OPAQUE: Final = re.compile(
     r"|^(?![0-9]+:)[^\s:#]{1,253}:([0-9]{3,5}|\*)(:[^\s:]{1,63}){2}:"
     r"[^\s:$<{(/%][^\s:]{3,}[ \t\r]*$"
 )
-"""Settings such as `api_key` with a value of letters and digits, Kaggle's file `kaggle.json`, and
-lines of PostgreSQL's file `.pgpass` (`host:port:database:user:password`).
+"""Settings such as `api_key` with a value of letters and digits, Kaggle's `kaggle.json` file, and
+lines of PostgreSQL's `.pgpass` file (`host:port:database:user:password`).
 
 Values with hyphens do not match, because they are usually names of Secrets.
 """
@@ -243,7 +243,7 @@ def contains_argument(text: str) -> bool:
 def contains_in_file(name: str, text: str) -> bool:
     """Return whether a ConfigMap value, which may be a whole file, contains a secret.
 
-    A JSON object under the key `credentials` may contain only names of Secrets. Its fields are
+    A JSON object under the `credentials` key may contain only names of Secrets. Its fields are
     therefore checked by their own names, not as the value of `credentials`.
     """
     fields = list(_fields(text)) if name == "credentials" else []

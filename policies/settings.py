@@ -93,7 +93,7 @@ class GpuConfig(RuleConfig):
         default={},
         description="Maps the `namespace/name` of ResourceClaims and ResourceClaimTemplates to "
         "their number of accelerators; `*` matches anything. Required for claims that the stack "
-        "does not declare; 0 for claims of other devices.",
+        "does not declare. Set 0 for claims without accelerators.",
     )
 
     @cached_property
@@ -137,8 +137,8 @@ class RoleConfig(GpuConfig):
     small_gpus: int = Field(
         default=1,
         ge=0,
-        description="Maximum total number of GPUs of a workload with the role `batch` or "
-        "`interactive`. Workloads with more GPUs count as `training`.",
+        description="Maximum total number of GPUs of a workload with the `batch` or "
+        "`interactive` role. Workloads with more GPUs count as `training`.",
     )
 
     @cached_property

@@ -30,8 +30,8 @@ manifest states the rules that the manifest violates:
   # expect: nothing                         no mandatory rule
 
 Advisory rules are compared only if they are expected. A case without the comment is an error. If
-NAME.config.json exists next to NAME.yaml, this case uses it as the configuration instead of the
---config file.
+NAME.config.json exists next to NAME.yaml, the case uses that configuration instead of the --config
+file.
 
 examples:
   python -m policies.test cases/ --config policies.json

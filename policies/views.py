@@ -52,7 +52,7 @@ class Scalings:
         return max((scaling.minimum for scaling in self.for_target(target)), default=None)
 
     def maxima(self, target: Resource) -> dict[str, Decimal]:
-        """Map each part of a resource that is scaled to the largest maximum of its autoscalers.
+        """Map each autoscaled part of a resource to the largest maximum of its autoscalers.
 
         The key of the whole resource is the empty string.
         """
@@ -63,7 +63,7 @@ class Scalings:
         return limits
 
     def _through_adapters(self, target: Resource) -> Iterator[Scaling]:
-        """Yield the autoscalers of the adapters, each of which scales one part of a resource."""
+        """Yield the autoscalers of a resource's adapters; each adapter scales one part."""
         adapter = target.record.adapter.lower() if target.record is not None else ""
         prefix = f"{target.name.lower()}-"
         for (namespace, kind, name), scalings in self._by_target.items() if adapter else ():

@@ -6,9 +6,9 @@
     python3 -m recorder attempt PLAN               start a scheduled run and wait until it finishes
 
 The logs of all runs are streamed while the pods exist, because logs of deleted pods cannot be read.
-When a container fails, or its pod is deleted while it is running, the container's last log lines
-and exit code, and the events of the pod and of the run, are written to
-<claim>/<run>/failures/<time>/.
+If a container fails, or if its pod is deleted while the container is running, a record is written
+to <claim>/<run>/failures/<time>/. It contains the container's last log lines and exit code, and the
+events of the pod and of the run.
 """
 
 import argparse

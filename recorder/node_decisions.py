@@ -39,7 +39,7 @@ class Policy:
     settle_seconds: float = 600
     """Time that a node must be healthy before it is uncordoned."""
     slow_reports: int | None = None
-    """Number of times that starting runs must report a node as slow before it is cordoned."""
+    """Number of run starts that must report a node as slow before it is cordoned."""
     xids: frozenset[int] = frozenset()
     """Xid errors that make a node unhealthy."""
 
@@ -71,7 +71,7 @@ class NodeState:
     xids: frozenset[int] | None = frozenset()
     """All Xid errors that Prometheus reports for the node; None if Prometheus has no data."""
     reports: int = 0
-    """Number of times that starting runs recently reported the node as slow."""
+    """Number of recent run starts that reported the node as slow."""
     checked_at: float = 0
     """Time when the node was created or last uncordoned. Earlier reports and faults are ignored."""
     version: str = ""
@@ -81,7 +81,7 @@ class NodeState:
 class Action:
     """A change to a node, with the fault to record.
 
-    An action of the kind `wait` changes nothing: the maximum number of nodes is already cordoned.
+    A `wait` action changes nothing: the maximum number of nodes is already cordoned.
     """
 
     kind: Literal[

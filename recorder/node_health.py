@@ -3,11 +3,11 @@
 The program runs in a pod: `python3 -m recorder.node_health --namespace ml` (docs/node-health.md).
 
 A node is unhealthy if its device plugin offers fewer GPUs than the node has, if Prometheus reports
-one of the Xid errors in `--xid`, or if starting runs reported the node as slow at least
-`--slow-reports` times. An unhealthy node is cordoned and gets the condition `GpuUnhealthy`, and the
-pods of its runs are evicted. If the node was cordoned only because it is slow, only the pods of
-runs that reported the node are evicted. Nodes whose health is unknown and nodes that someone else
-has cordoned are neither cordoned nor uncordoned.
+one of the Xid errors in `--xid`, or if at least `--slow-reports` run starts reported the node as
+slow. An unhealthy node is cordoned and gets the `GpuUnhealthy` condition, and the pods of its runs
+are evicted. If the node was cordoned only because it is slow, only the pods of runs that reported
+the node are evicted. Nodes whose health is unknown and nodes that someone else has cordoned are
+neither cordoned nor uncordoned.
 """
 
 import argparse
@@ -351,7 +351,7 @@ def parser() -> argparse.ArgumentParser:
     options.add_argument(
         "--slow-reports",
         type=int,
-        help="number of times that starting runs must report a node as slow before it is cordoned",
+        help="number of run starts that must report a node as slow before it is cordoned",
     )
     options.add_argument("--prometheus", help="URL of the Prometheus server with the Xid errors")
     options.add_argument(

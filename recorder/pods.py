@@ -128,7 +128,7 @@ def _object_names(pod: Pod) -> Iterator[str]:
 
 
 def _event_as_json(event: Event) -> dict[str, Any]:
-    # Events of the newer API, such as those of kube-scheduler, count repetitions in a series.
+    # Events of the newer API, such as those of kube-scheduler, count repetitions in `series`.
     series = event.series
     last = (series and series.lastObservedTime) or event.lastTimestamp
     last = last or event.eventTime or event.firstTimestamp

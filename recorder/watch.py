@@ -57,7 +57,7 @@ async def watch(claims: Path, bounds: Bounds) -> None:
 
 @dataclass
 class Recorder:
-    """Recorder of the failures of all runs in one namespace.
+    """Failure recorder for all runs in one namespace.
 
     `connect` returns a new client for that namespace.
     """

@@ -61,8 +61,9 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "Failed": "failed",
     "Terminated": "failed",
 }
-"""Maps phases of Volcano Jobs to trial phases. In any other phase, a trial is `waiting`, or
-`placed` if its gang is scheduled: a Job stays pending until its pods have pulled their images."""
+"""Maps phases of Volcano Jobs to trial phases. If the Job is in any other phase, the trial is
+`placed` if its gang is scheduled, otherwise `waiting`. The phase alone does not show whether the
+gang is scheduled: a Job stays pending until its pods have pulled their images."""
 _SCHEDULED: Final = ("Running", "Unknown", "Completed")
 """Phases of a PodGroup after its gang was scheduled."""
 _log = logging.getLogger("sweeps")
@@ -206,7 +207,7 @@ class Controller:
                 elif phase == "failed":
                     self._study.fail(run)
             recorded = self._study.trials()[run]
-        # NaN or infinity, the metric of a diverged trial, is worse than every number.
+        # NaN or infinity, the metric of a diverged trial, is worse than any number.
         values = {
             step: self._sign * value if math.isfinite(value) else -math.inf
             for step, value in {**progress, **recorded.intermediate_values}.items()

@@ -12,9 +12,9 @@ from typing import Final, Literal
 Phase = Literal["asked", "waiting", "placed", "pausing", "paused", "succeeded", "failed"]
 """Phase of a trial.
 
-In the phase `asked`, the sampler has suggested the trial, but its job has not been created yet. A
+In the `asked` phase, the sampler has suggested the trial, but its job has not been created yet. A
 `waiting` trial is queued. A `placed` trial is scheduled, and its GPUs may already be allocated.
-`asked` and the action `ask` are named after Optuna's ask-and-tell interface.
+`asked` and the `ask` action are named after Optuna's ask-and-tell interface.
 """
 
 FINISHED: Final = ("succeeded", "failed")

@@ -39,8 +39,8 @@ _RUN: Final = "run"
 _CREATED: Final = "created"
 _GRANTED: Final = "granted"
 _DUPLICATES_PER_TRIAL: Final = 5
-"""The search space counts as exhausted after this many duplicate proposals per trial of the maximum
-number of trials."""
+"""The search space counts as exhausted after `_DUPLICATES_PER_TRIAL * trials` duplicate proposals,
+where `trials` is the sweep's maximum number of trials."""
 
 _log = logging.getLogger("sweeps")
 optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -232,7 +232,7 @@ class Study:
 
     @property
     def is_rebuilt(self) -> bool:
-        """True once `rebuild` has added existing runs, in case an earlier journal was lost."""
+        """True if `rebuild` has been called, which restores the trials of a lost journal."""
         return bool(self._study.user_attrs.get("rebuilt"))
 
     def rebuild(self, runs: Mapping[str, Mapping[str, str]], created: Mapping[str, float]) -> None:
@@ -249,8 +249,8 @@ class Study:
                 self.add(parameters)
                 self.set_created(run)
         # The ledger shows that this sweep started these jobs. If the journal contains no other
-        # specification of the sweep, an earlier journal was lost, so the time budget counts from
-        # the creation of the first of these jobs.
+        # specification of the sweep, an earlier journal was lost, so the time budget starts
+        # with the creation of the first of these jobs.
         since = [created[run] for run in self.trials() if run in created and run in self.ledger()]
         if since and len(self._study._storage.get_all_studies()) == 1:
             self._study.set_user_attr("started", min(since))

@@ -73,7 +73,8 @@ drivers write them in every cluster.
 _LABEL_VERBS: Final = ("patch", "update")
 """Verbs that can change the Pod Security labels of namespaces.
 
-A Role can grant them for its own namespace, even if the rule lists names.
+A Role can grant these verbs only on its own namespace, but that is enough to allow privileged pods
+there. The same applies to a rule that is limited to certain names.
 """
 _NAMESPACES: Final = ("namespaces", "namespaces/status", "namespaces/finalize")
 """Resources through which the labels of a namespace can be changed."""
@@ -87,7 +88,7 @@ _DEFAULT_ROLE_LABELS: Final = (
     "rbac.authorization.k8s.io/aggregate-to-admin",
     "rbac.authorization.k8s.io/aggregate-to-edit",
 )
-"""Labels of Kubernetes' default roles, and of those that are aggregated into admin and edit."""
+"""Labels of Kubernetes' default roles, and of roles that are aggregated into admin and edit."""
 _UNSAFE_CONSTRAINTS: Final = ("privileged", "anyuid", "host*", "node-exporter")
 """OpenShift's SecurityContextConstraints that allow root or access to the node."""
 _ADMINISTRATORS: Final = ("cluster-admin", "cluster-owner")
@@ -291,7 +292,7 @@ def _excessive_permissions(rule: Node, *, cluster_wide: bool) -> Iterator[Violat
 def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
     """Yield at most one violation for each verb of a role's rule.
 
-    `in_view` is true if the rule becomes part of the role `view`.
+    `in_view` is true if the rule becomes part of the `view` role.
     """
     controls = _controls(rule) and not _is_limited_to_names(rule)
     for verb in rule["verbs"].items():
@@ -306,13 +307,13 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
         elif controls and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         elif in_view and verb.value not in _READ_VERBS:
-            yield Violation(verb, "get, list or watch: the role view would grant this verb")
+            yield Violation(verb, "get, list or watch: the view role would grant this verb")
 
 
 def _is_limited_to_names(rule: Node) -> bool:
     """Return whether a rule covers only objects with certain names.
 
-    The empty name covers all requests without a name: creating, listing and deleting collections.
+    The empty name covers all requests without a name: create, list and deletecollection.
     """
     names = rule["resourceNames"]
     return bool(names.value) and all(name.value != "" for name in names.items())
@@ -377,7 +378,7 @@ def _only_writes_secrets(rule: Node, resource: str) -> bool:
     references=["NSA Pod security enforcement", "NSA Namespaces", "CIS 5.2.1"],
 )
 def namespace_pod_security(resource: Resource, config: SystemConfig) -> Iterator[Violation]:
-    """The level `privileged` admits privileged pods, regardless of who creates them."""
+    """The `privileged` level admits privileged pods, regardless of who creates them."""
     level = resource.labels["pod-security.kubernetes.io/enforce"]
     if resource.is_kind("", "Namespace") and level.value == "privileged":
         yield Violation(level, '"restricted" or "baseline"')

@@ -80,10 +80,10 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
     elif resource.is_kind(BUS_GROUP, "Command"):
         if root["target"]["kind"].value == "Queue":
             yield Violation(
-                root["target"], "a job: such a command can close or open any team's queue"
+                root["target"], "a job: a command for a queue can close or open any team's queue"
             )
     elif resource.is_kind("machineconfiguration.openshift.io", *_NODE_CONFIGURATIONS):
-        yield Violation(root["spec"], "nothing: it changes every node, with root's permissions")
+        yield Violation(root["spec"], "nothing: it changes every node, with root permissions")
     elif resource.is_kind("iamauthenticator.k8s.aws", "IAMIdentityMapping"):
         for group in root["spec"]["groups"].items():
             if group.value == _MASTERS:
@@ -114,7 +114,7 @@ def _moved_service(resource: Resource) -> Iterator[Violation]:
 
 
 def _unlimited(spec: Node) -> Iterator[Violation]:
-    """Yield a violation if everybody gets the priority level `exempt`, which has no limits."""
+    """Yield a violation if everybody gets the `exempt` priority level, which has no limits."""
     level = spec["priorityLevelConfiguration"]["name"]
     subjects = [subject for rule in spec["rules"].items() for subject in rule["subjects"].items()]
     kinds = ("group", "user", "serviceAccount")

@@ -78,7 +78,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
             resource.name, config
         )
         if alias:
-            yield Violation(handler, f'"{resource.name}", or name the class {handler.text}')
+            yield Violation(handler, f'"{resource.name}", or rename the class to {handler.text}')
     elif resource.is_kind("resource.k8s.io", "DeviceClass"):
         name = root["spec"]["extendedResourceName"]
         counted = config.accelerators.includes_class(resource.name)

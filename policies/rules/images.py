@@ -38,12 +38,12 @@ _VERSION: Final = re.compile(
 """Pattern of tags that contain a version, a date or a commit."""
 _DEFAULT_REGISTRY: Final = "docker.io"
 _OFFICIAL: Final = re.compile(r"^docker\.io/([^/]+)$")
-"""Pattern of Docker's official images, which are in the repository `library`."""
+"""Pattern of Docker's official images, which are in the `library` repository."""
 _PVC: Final = "pvc://"
 MODEL_FIELD: Final = re.compile(r"storageUri|(?i:(source_?)?model_?ur[il])")
 """Pattern of fields with the URI of a model."""
 _MODELS: Final = frozenset({"storageUris", "model", "adapters"})
-"""Fields below which the field `uri` contains the URI of a model."""
+"""Fields below which the `uri` field contains the URI of a model."""
 _URI: Final = "uri"
 _TRAINER: Final = ("spec", "trainer")
 
@@ -157,7 +157,7 @@ def _may_move(reference: str) -> bool:
     description="Images are pinned by digest.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Use name@sha256:…, which is an output of the component WorkloadImage.",
+    remediation="Use name@sha256:…, which is an output of the WorkloadImage component.",
     config=NoConfig,
     admission=cel.images("!i.matches('@sha256:[0-9a-f]{64}$')"),
 )

@@ -78,13 +78,12 @@ def inference_probes(pod: Pod, config: RoleConfig) -> Iterator[Violation]:
     for container in _serving_containers(pod, config):
         for key in ("readinessProbe",) if _is_probed_by_proxy(pod) else PROBES:
             probe = container.node[key]
-            expected = 'a probe, such as {"httpGet": {"path": …, "port": …}}'
+            example = 'such as {"httpGet": {"path": …, "port": …}}'
             if probe.known and all(probe[handler].absent for handler in _HANDLERS):
-                yield Violation(probe, expected)
+                yield Violation(probe, f"a probe, {example}")
             elif always_succeeds(probe):
-                yield Violation(
-                    probe["exec"]["command"], f"{expected}, that fails if the server fails"
-                )
+                expected = f"a probe that fails if the server fails, {example}"
+                yield Violation(probe["exec"]["command"], expected)
 
 
 def _is_follower(pod: Pod, config: RoleConfig) -> bool:

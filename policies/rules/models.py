@@ -67,7 +67,7 @@ class ModelConfig(RoleConfig):
 
 
 def _serves(pod: Pod, config: ModelConfig) -> bool:
-    """Return whether any label assigns the role `serving`, regardless of the other labels."""
+    """Return whether any label assigns the `serving` role, regardless of the other labels."""
     labels = pod.metadata["labels"]
     components = (labels[name].text for name in config.component_labels)
     return any(config.component_roles.get(text or "") == "serving" for text in components)
@@ -182,7 +182,7 @@ def _program_violations(container: Node, config: ModelConfig) -> Iterator[Violat
     image = container["image"]
     if image.known and not re.match(cel.pattern(config.images), image.text or ""):
         yield Violation(
-            image, f"an image that matches {' or '.join(config.images) or 'the setting `images`'}"
+            image, f"an image that matches {' or '.join(config.images) or 'the `images` setting'}"
         )
     words = _command_words(container)
     if words is not None and (
@@ -198,7 +198,7 @@ def _program_violations(container: Node, config: ModelConfig) -> Iterator[Violat
         outside = name == _MODEL_PATH and not re.match(_MODEL_PATH_VALUE, text or "")
         allowed = re.match(cel.pattern(config.variables), f"{name}={text}")
         if text is not None and (outside or not allowed):
-            yield Violation(variable, "a variable that the setting `variables` lists")
+            yield Violation(variable, "a variable that the `variables` setting lists")
     if container["workingDir"].text:
         yield Violation(
             container["workingDir"], "nothing: Python imports modules from the working directory"

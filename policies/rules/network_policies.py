@@ -25,7 +25,7 @@ from policies.values import UNKNOWN, Node
 from policies.views import Stack
 
 _PUBLIC_BITS: Final = {4: 0, 6: 3}
-"""Prefix length of all Internet addresses, by IP version; those of IPv6 are in 2000::/3."""
+"""Prefix length of all Internet addresses, by IP version. Public IPv6 addresses are in 2000::/3."""
 _LARGE_BLOCK_PREFIX: Final = 16
 """Prefix length of a large range of private addresses."""
 _HALF: Final = 0.5
@@ -184,7 +184,7 @@ def _open_cilium_rules(policy: Resource, selects: Selects) -> Iterator[Node]:
 
 
 def _without_sources(selector: Node) -> Node:
-    """Return a selector of Cilium without the sources of labels, such as `k8s:` in `k8s:app`."""
+    """Return a Cilium selector without the sources of its labels, such as `k8s:` in `k8s:app`."""
     labels = {
         _CILIUM_PREFIX.sub("", key): label.value for key, label in selector["matchLabels"].fields()
     }

@@ -93,7 +93,7 @@ def _disabling_variable(container: Container) -> Node | None:
 
 
 def _missing_token(pod: Pod, container: Container) -> Node | None:
-    """Return the field `env` if it lacks a token; None if the token is in a Secret or unknown."""
+    """Return the `env` field if it lacks a token; None if the token is in a Secret or unknown."""
     files = [match[1] for match in _TOKEN_FILE.finditer(_command_line(container))]
     env = container.node["env"]
     for variable in env.items():

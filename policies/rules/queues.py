@@ -56,9 +56,9 @@ class QuotaConfig(GpuConfig):
     description="Training workloads specify their queue.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Set the queue: spec.queue on a Volcano Job, the annotation "
-    "scheduling.volcano.sh/queue-name on the pod template of other kinds, or, for Kueue, the label "
-    f"kueue.x-k8s.io/queue-name on the workload. {BATCH_LABEL}",
+    remediation="Set the queue: spec.queue on a Volcano Job, the scheduling.volcano.sh/queue-name "
+    "annotation on the pod template of other kinds, or, for Kueue, the kueue.x-k8s.io/queue-name "
+    f"label on the workload. {BATCH_LABEL}",
     config=SystemsConfig,
 )
 def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[Violation]:
@@ -117,7 +117,7 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
 
 
 def _without_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """Yield a violation for each TrainJob if neither the TrainJob nor its runtime has a queue."""
+    """Yield a violation for each TrainJob if neither it nor its runtime has a queue."""
     for runtime in stack.workloads:
         pods = training_pods(runtime, config) if runtime.is_template else []
         if all(runtime.uses_volcano(pod) or runtime.local_queue(pod) for pod in pods):

@@ -159,7 +159,7 @@ def _skip_await(workload: Workload, config: RoleConfig) -> Iterator[Edit]:
     description="An update does not wait for a GPU job to end.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation='Set the annotation pulumi.com/skipAwait: "true" on the job.',
+    remediation='Set the pulumi.com/skipAwait: "true" annotation on the job.',
     config=RoleConfig,
     remedy=_skip_await,
     about_pulumi=True,

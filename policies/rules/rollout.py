@@ -89,7 +89,7 @@ def _stop_seconds(container: Node, variables: Sequence[str]) -> Iterator[Decimal
     "ready or, without surge, removes one pod at a time.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Use the strategy RollingUpdate, with maxUnavailable as stated in the message.",
+    remediation="Use the RollingUpdate strategy, with maxUnavailable as stated in the message.",
     config=RoleConfig,
 )
 def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator[Violation]:

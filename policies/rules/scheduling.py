@@ -47,7 +47,7 @@ class SystemsConfig(RoleConfig):
         min_length=1,
         description="Installed systems that queue training workloads. With `volcano`, a workload "
         "names a Volcano queue, and Volcano's scheduler starts the gang. With `kueue`, a workload "
-        "has the label `kueue.x-k8s.io/queue-name`, and Kueue admits all of its pods or none.",
+        "has the `kueue.x-k8s.io/queue-name` label, and Kueue admits all of its pods or none.",
     )
 
 
@@ -60,10 +60,10 @@ class SchedulerConfig(SystemsConfig):
 
 
 BATCH_LABEL: Final = (
-    "If a Job with one GPU does not train a model, its pods only need the label "
-    "app.kubernetes.io/component: batch."
+    "If a Job with one GPU does not train a model, you can instead give its pods "
+    "the label app.kubernetes.io/component: batch."
 )
-"""Remedy for Jobs that train no model. By default, Jobs with GPUs have the role `training`."""
+"""Remedy for Jobs that train no model. By default, Jobs with GPUs have the `training` role."""
 
 
 class GangConfig(SystemsConfig, TaskConfig):
@@ -86,7 +86,7 @@ class PriorityConfig(RoleConfig):
 
 
 def training_pods(workload: Workload, config: RoleConfig) -> list[Pod]:
-    """Return the pods with the role `training`."""
+    """Return the pods with the `training` role."""
     return [pod for pod in workload.pods if pod.role(config) == "training"]
 
 
@@ -173,7 +173,7 @@ def _is_grouped(workload: Workload, pod: Pod) -> bool:
     description="The PodGroup of a training gang is as large as the gang and names a queue.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Declare the PodGroup with minMember equal to the number of pods, and its queue.",
+    remediation="Declare the PodGroup with its queue, and set minMember to the number of pods.",
     config=GangConfig,
 )
 def training_pod_group_whole(stack: Stack, config: GangConfig) -> Iterator[Violation]:

@@ -108,8 +108,8 @@ _CEL_LINE: Final = (
     description="Secrets are not written into the environment, arguments or annotations of pods.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Keep the value in a Secret and refer to it with valueFrom.secretKeyRef, or list "
-    "the name of a variable that is not secret in allowedNames.",
+    remediation="Keep the value in a Secret and refer to it with valueFrom.secretKeyRef. If the "
+    "value is not secret, list the name of the variable in allowedNames.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
     admission=cel.Cel(
@@ -152,7 +152,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
     remediation="Create the Secret outside the repository, for example with External Secrets, and "
-    "refer to it, or list the name of a value that is not secret in allowedNames.",
+    "refer to it. If the value is not secret, list its name in allowedNames.",
     config=EnvironmentConfig,
     references=["NSA Secrets", "CIS 5.4.1", "CIS 5.4.2", "OWASP K03"],
 )

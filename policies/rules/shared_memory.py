@@ -30,7 +30,7 @@ class MountConfig(TaskConfig):
     size: Quantity = Field(
         default="1Gi",
         description="Size limit per GPU that the remediation sets, such as 8Gi. The limit is lower "
-        "if the memory limit requires it. A container without GPUs counts as one GPU.",
+        "if the memory limit requires it. A container without GPUs gets the limit for one GPU.",
     )
     min_size: Quantity = Field(
         default="64Mi",
@@ -143,7 +143,7 @@ def shm_mounted(pod: Pod, config: MountConfig) -> Iterator[Violation]:
 
 
 def volumes_at_shm(pod: Pod) -> Iterator[tuple[Node, Node | None]]:
-    """Yield each mount at /dev/shm with its volume, if the pod defines it; yield a volume once."""
+    """Yield one mount at /dev/shm for each volume, and the volume if the pod defines it."""
     seen = set()
     for container in pod.containers:
         for mount in shm_mounts(container):

@@ -62,7 +62,7 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
     description="Training on several nodes writes to claims that all of the nodes can mount.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Set the access mode ReadWriteMany and a storage class that supports it.",
+    remediation="Set the ReadWriteMany access mode and a storage class that supports it.",
     config=RoleConfig,
 )
 def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:

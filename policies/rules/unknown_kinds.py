@@ -104,7 +104,7 @@ def _workload_evidence(node: Node, config: GpuConfig) -> str:
 
 
 def _gpu_count(node: Node) -> str:
-    """Return the path, below `node`, of a number of GPUs that names no resource; empty if none."""
+    """Return the path, below `node`, of a GPU count without a resource name; empty if none."""
     fields = node.fields() if node.key in _REQUESTS else ()
     keys = (key for key, _ in fields if _GPU_COUNT.fullmatch(key))
     paths = (path for key in keys for path in (key, f"{key}.count", f"{key}.value"))
@@ -223,7 +223,8 @@ def _readable_paths(
     """Return the paths that other rules read completely, and the paths that they read in part."""
     complete, partial = set(), set()
     if "." not in resource.group:
-        # The API server ignores the status of built-in kinds. Custom controllers may read it.
+        # The API server ignores the status of built-in kinds, but custom controllers may read the
+        # status of their objects.
         complete.add(resource.root["status"].steps)
     for pod in find_all_pods(resource):
         partial.add(pod.spec.steps)

@@ -13,7 +13,7 @@
       if (seconds !== null && shown === null) {
         const minutes = Math.max(Math.round(seconds / 60), 1);
         shown = await app.commands.execute("apputils:notify", {
-          message: `This notebook is idle and will be suspended in ${minutes} min. Run a cell to keep it.`,
+          message: `This notebook is idle and will be suspended in ${minutes} min. Run a cell to keep it running.`,
           type: "warning",
           options: { autoClose: false },
         });

@@ -214,7 +214,8 @@ class Binding:
     def configuration_policies(self) -> list[Policy]:
         """Return the policies about the configuration itself.
 
-        They must follow the policies for rules, because they report the exemptions that were used.
+        These policies must follow the policies for rules, because they report which exemptions were
+        used.
         """
         return [
             *(
@@ -260,7 +261,7 @@ class Binding:
                 properties = editable(args.props)
                 apply_edits(properties, edits, unwrapped)
             except Exception:
-                # The validation that follows still reports the violations.
+                # The engine still calls `validate`, which reports the violations.
                 return None
             return properties if edits else None
 

@@ -36,7 +36,8 @@ _RECORD: Final = TypeAdapter(WorkloadKind)
 _KEY_FIELDS: Final = ("group", "kind")
 """Record fields that are set from the record's key."""
 _TEXT_FIELDS: Final = ("labels", "unseen", "values", "adapter")
-"""Fields whose text is not checked as a path. Other names, such as roles, are also valid paths."""
+"""Fields that are not checked as paths. All other fields contain paths, or names that are valid
+paths."""
 
 
 def configured_kinds(values: Mapping[str, Any]) -> Registry:

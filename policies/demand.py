@@ -44,8 +44,8 @@ class Demand:
 def max_pods(stack: Stack, pod: Pod, *, surge: bool = True) -> Decimal:
     """Return the maximum number of pods that can run at the same time for a pod specification.
 
-    Pods that an autoscaler may add are included, and with `surge` also the additional pods of a
-    rolling update.
+    Pods that an autoscaler may add are included. With `surge`, the additional pods of a rolling
+    update are included as well.
     """
     run = pod.resource.record.runs if pod.resource.record is not None else None
     maximum = pod.max_replicas(stack.scalings.maxima(pod.resource), surge=surge)

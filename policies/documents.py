@@ -28,7 +28,7 @@ _SURROGATES = re.compile(
     rb"(?:\\u([dD][89abAB][0-9a-fA-F]{2})\\u([dD][c-fC-F][0-9a-fA-F]{2})"
     rb"|\\u[dD][89a-fA-F][0-9a-fA-F]{2})"
 )
-"""Escaped surrogate pairs and unpaired surrogates after an even number of backslashes."""
+"""Escaped surrogates, paired or unpaired, after an even number of backslashes."""
 _SPACE = frozenset(" \t\r\n\ufeff")
 _SEPARATOR = re.compile(r"^---(?=[^ \t\r\n])\s*(#|$)", re.MULTILINE)
 """Lines, such as `---#`, that separate documents for kubectl, but are keys or text in YAML."""

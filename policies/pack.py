@@ -1,7 +1,7 @@
 """Server of the policy pack, started by the engine.
 
-The SDK converts the same protobuf message to proxy objects once per policy, which would take about
-as long as the evaluation of the rules. This server passes each resource as `Properties`, which
+The SDK converts the same protobuf message to proxy objects once per policy, which takes about as
+long as evaluating the rules. This server passes each resource as `Properties`, which
 `policies.binding` converts to plain data once for all rules. Stack rules reuse the data of
 resources that have already been checked.
 """

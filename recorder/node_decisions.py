@@ -237,7 +237,7 @@ def _parse_mark(text: str) -> Fault:
         fields = json.loads(text)
         return Fault(fields["reason"], str(fields["message"]), int(fields["gpus"]))
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
-        return Fault("UnreadableMark", f"the annotation {MARK} is unreadable", 0)
+        return Fault("UnreadableMark", f"the {MARK} annotation is unreadable", 0)
 
 
 def _parse_time(text: str) -> float:

@@ -278,7 +278,7 @@ class Controller:
                 phase = "waiting" if trial.phase == "waiting" else "placed"
                 entry = {"seconds": 0.0, "seen": _creation(job), "phase": phase}
             idle = trial.phase in _WITHOUT_GPUS and entry["phase"] in _WITHOUT_GPUS
-            # A trial may have been placed and preempted, for example while no controller ran.
+            # A trial may have been placed and preempted while the controller was not running.
             idle = idle and not (job is not None and _was_placed(job, entry["seen"]))
             if not idle and entry["phase"] not in FINISHED:
                 entry["seconds"] += max(now - entry["seen"], 0.0) * self._sweep.settings.gpus

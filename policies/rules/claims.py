@@ -40,7 +40,7 @@ def _requests(resource: Resource) -> Node:
 
 
 def _alternatives(request: Node) -> list[Node]:
-    """Return the alternatives of a request, of which the scheduler allocates one.
+    """Return the alternatives of a request. The scheduler allocates one of them.
 
     The alternatives are in `firstAvailable` and `exactly`. If a request has neither field, as in
     v1beta1, return the request itself. An empty `firstAvailable` counts as absent, as in the API.

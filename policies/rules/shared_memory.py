@@ -221,7 +221,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
     description="Pods do not use the node's /dev/shm.",
     severity=Severity.CRITICAL,
     level=Level.MANDATORY,
-    remediation="Replace the hostPath with an emptyDir with medium Memory and a sizeLimit.",
+    remediation="Use an emptyDir with medium Memory and a sizeLimit instead of the hostPath.",
     config=SystemConfig,
     admission=cel.volumes(
         f"has(v.hostPath) && ([{cel.path('v.hostPath.path')}].exists(s, s == ['run', 'shm']"

@@ -29,7 +29,7 @@ def value_near_pod(root: Node, path: str, pod_path: Sequence[Key]) -> Node:
 
 
 def _path_with_number(root: Node, count: Count, pod_path: Sequence[Key]) -> Sequence[Key]:
-    """Return the path from which `value_near_pod` takes the index for each `*` of a count.
+    """Return the path from which `value_near_pod` takes the index for each `*` in a count's paths.
 
     If the count has `members`, this is the path of the list that contains the pod's name.
     Otherwise, it is the path of the pod.

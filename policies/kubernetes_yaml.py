@@ -155,7 +155,7 @@ def _construct_typed(_: Any, node: Any) -> Any:
     name = node.tag.removeprefix(_PREFIX)
     value = scalar(node.value)
     if not isinstance(value, _TYPES[name]) or (isinstance(value, bool) and name != "bool"):
-        raise _error(node, f"found {node.value!r}, which is not of the type {name}")
+        raise _error(node, f"found {node.value!r}, which is not of type {name}")
     return value
 
 

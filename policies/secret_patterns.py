@@ -24,8 +24,8 @@ PASSWORD_OPTION: Final = re.compile(
     r"|(passw(or)?d|passphrase)_([a-z]+_)?(access|age|auth|authentication|days|enabled|encrypted"
     r"|hint|iterations|length|login|required|reset|rounds|timeout|ttl)$"
 )
-"""Names of options about passwords, such as `MYSQL_ALLOW_EMPTY_PASSWORD` of database images and
-`PASSWORD_MIN_LENGTH`. Their values are harmless booleans and numbers."""
+"""Names of password options, such as `MYSQL_ALLOW_EMPTY_PASSWORD` and `PASSWORD_MIN_LENGTH`. Their
+values are harmless booleans and numbers."""
 _HARMLESS_VALUE: Final = (
     r"(?i:true|false|yes|no|none|null|auto|default|empty|dummy|unused|not[-_]needed|[0-9]{1,6})"
 )

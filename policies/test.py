@@ -127,7 +127,7 @@ def _configuration(case: _Case, common: Configuration, rules: list[Rule[Any]]) -
 def _violated_rules(
     case: _Case, configuration: Configuration, whole_stack: bool
 ) -> tuple[set[str], set[str]]:
-    """Return the mandatory rules and all rules that a case violates."""
+    """Return the mandatory rules that a case violates, and all rules that it violates."""
     try:
         documents = list(read(str(case.path), case.path.read_bytes()))
     except OSError as error:

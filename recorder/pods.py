@@ -144,7 +144,7 @@ def _event_as_json(event: Event) -> dict[str, Any]:
 
 
 def _statuses(pod: Pod) -> list[ContainerStatus]:
-    """Return the statuses of all containers whose failure is a failure of the run.
+    """Return the statuses of all containers whose failure makes the run fail.
 
     Sidecars are not included, because Kubernetes stops them when the other containers have ended.
     """

@@ -28,7 +28,7 @@ _PUBLIC_SCHEMES: Final = {
     "tailscale.com/funnel": ("true",),
 }
 _PUBLIC_CLASS: Final = re.compile(r"external|gxlb")
-"""Pattern of Gateway classes with external load balancers; `gxlb` is GKE's older abbreviation."""
+"""Pattern of Gateway classes with external load balancers. GKE's older names contain `gxlb`."""
 _SNIPPET_ANNOTATIONS: Final = (
     "nginx.ingress.kubernetes.io/*-snippet",
     "nginx.org/*-snippets",

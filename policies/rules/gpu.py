@@ -84,7 +84,7 @@ def _is_plain_count(amount: Node) -> bool:
 
 @pod_rule(
     name="gpu-memory-guaranteed",
-    description="A GPU container has a memory limit, and its memory request is equal to it.",
+    description="A GPU container has a memory limit and an equal memory request.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="Set limits.memory; leave requests.memory out or set it to the same value.",

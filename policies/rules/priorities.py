@@ -100,7 +100,7 @@ def priority_class_bounded(resource: Resource, config: PriorityConfig) -> Iterat
     ),
 )
 def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A pod that tolerates all taints runs on control plane, cordoned and other teams' nodes."""
+    """A pod that tolerates all taints can run on control plane, cordoned and other teams' nodes."""
     for toleration in pod.spec["tolerations"].items():
         key = toleration["key"]
         # A patch replaces the whole list, so a key that the patch omits is absent in the cluster.

@@ -86,7 +86,7 @@ def _stop_seconds(container: Node, variables: Sequence[str]) -> Iterator[Decimal
 @workload_rule(
     name="inference-rolling-update",
     description="A rolling update of an inference workload removes a pod only after a new one is "
-    "ready or, without surge, removes one pod at a time.",
+    "ready. Without surge, it removes one pod at a time.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
     remediation="Use the RollingUpdate strategy, with maxUnavailable as stated in the message.",

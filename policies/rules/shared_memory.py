@@ -34,7 +34,7 @@ class MountConfig(TaskConfig):
     )
     min_size: Quantity = Field(
         default="64Mi",
-        description="Minimum size limit in pods with GPUs. Without a volume, /dev/shm has 64Mi.",
+        description="Minimum size limit in pods with GPUs. The default size of /dev/shm is 64Mi.",
     )
 
 

@@ -185,7 +185,7 @@ BOMB = "a0: &a0 [x, x]\n" + "".join(
         (f"{SERVICE}spec: {{~: 1}}", "a key is null; write a string"),
         (f"{SERVICE}spec: {{[a]: 1}}", "a key is an object or a list"),
         (f"{SERVICE}spec: {{<<: 1}}", "a merge (<<) needs an object"),
-        (f"{SERVICE}spec: !!int x", "found 'x', which is not of the type int"),
+        (f"{SERVICE}spec: !!int x", "found 'x', which is not of type int"),
         (f"{SERVICE}spec: !!set {{a}}", "invalid YAML: could not determine"),
         (f"{SERVICE}spec: !!binary _", "its !!binary value is not base64-encoded UTF-8 text"),
         ("apiVersion: v1\nkind: A\nitems: {a: 1}", 'items: found {"a": 1}; write a list'),

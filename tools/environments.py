@@ -14,7 +14,7 @@ def environment(name: str, *, inherits: bool = False) -> Path:
     """Install requirements/NAME.txt in an environment if necessary, and return its interpreter.
 
     With `inherits`, the interpreter can also import the packages of the current environment, such
-    as torch, and dependencies that the file does not list are not installed.
+    as torch. Dependencies that the file does not list are then not installed.
     """
     pins = ROOT / f"requirements/{name}.txt"
     directory = Path(sys.prefix).resolve() / name

@@ -3,9 +3,11 @@
 Each mutant is tested in a fork of a process that has already imported the packages.
 
 Tests run in a copy of the checkout. A first run records which lines each test executes. Each mutant
-is then tested only with the tests that execute its lines, fastest first. The recording lacks the
-lines of killed processes, so the tests of modules that run in training gangs are listed explicitly,
-and all of them are run for a mutant whose lines no recorded process executes.
+is then tested only with the tests that execute its lines, fastest first.
+
+The recording lacks the lines of killed processes. The tests of modules that run in training gangs
+are therefore listed explicitly. If the recording contains no test for a mutant of such a module,
+all listed tests of the module are run.
 """
 
 from __future__ import annotations

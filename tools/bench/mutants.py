@@ -1,12 +1,12 @@
 """Share of mutants that the unit tests kill: `make bench-mutants`.
 
-The target `stack` covers the builders of Kubernetes objects and the policies. The target `training`
+The `stack` target covers the builders of Kubernetes objects and the policies. The `training` target
 covers the mathematics and the state of training.
 
 A mutant is a small change to a function's body, made by one of mutmut's operators. A sample of the
 mutants is drawn by a hash of their identity, so that edits elsewhere do not change the sample. The
 command prints the survivors, and writes the outcomes to .bench/mutants.json and pytest's output to
-.bench/mutants-N.log, one file per job (target `training`: training-mutants.json and
+.bench/mutants-N.log, one file per job (`training` target: training-mutants.json and
 training-mutants-N.log). To compare two commits, `--sample FILE` repeats the mutants of an earlier
 run; FILE is a copy of that run's JSON file.
 """
@@ -239,7 +239,7 @@ def main() -> None:
     """Measure, print and write the result."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--target", choices=("stack", "training"), default="stack")
-    parser.add_argument("--files", nargs="+", help="modules of the target `training`; default: all")
+    parser.add_argument("--files", nargs="+", help="modules of the `training` target; default: all")
     parser.add_argument("--tests", nargs="+", default=TESTS, help=f"default: {' '.join(TESTS)}")
     parser.add_argument(
         "--limit", type=int, help="maximum number of mutants; default: 300 (with --sample: all)"
@@ -367,7 +367,7 @@ def _measure(
         log.write_text("=== no mutant\n")
     recording = record(copies[0], tests, files, modules, logs[0])
     if not modules:
-        # The target `training` skips this step, which would take a long time. Its tests run in
+        # The `training` target skips this step, which would take a long time. Its tests run in
         # forks, so their order does not matter.
         print_line("running the tests once more without a mutant, this time fastest first")
         ordered = recording.fastest_first(recording.seconds)

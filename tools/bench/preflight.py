@@ -2,9 +2,9 @@
 
 Four processes, each in a separate network namespace, simulate the pods of a gang on three nodes;
 two of the pods are on node a. A node is a network namespace with a bridge, connected to a switch by
-a veth pair. The benchmark injects two faults: tc limits the link of one node to 100 Mbit/s in both
-directions, or a CPU quota limits the processes of one node to a twentieth of a core. A start
-without a fault must not report a slow node.
+a veth pair. The benchmark injects one fault at a time: tc limits the link of one node to 100 Mbit/s
+in both directions, or a CPU quota limits the processes of one node to a twentieth of a core. A
+start without a fault must not report a slow node.
 
 The processes import PyTorch once. Every start creates a new process group, and the measured
 duration includes the rendezvous. The gang is not isolated from other programs on the host.
@@ -38,7 +38,7 @@ CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PREFIX: Final = f"preflight-{os.getpid()}"
 NETWORK: Final = "10.99.0"
 PERIOD: Final = 100_000
-"""Period (µs) of the CPU quota. This is Kubernetes' default."""
+"""Period (µs) of the CPU quota, as in Kubernetes by default."""
 
 
 def main() -> None:

@@ -39,7 +39,7 @@ so larger batches would be slower."""
 def simulated_cluster(nodes: int) -> Iterator[Cluster]:
     """Run a cluster with a real API server and Volcano, without affecting other clusters.
 
-    Pods with the annotation `KEEP_RUNNING` keep running; other pods of a Job succeed immediately.
+    Pods with the `KEEP_RUNNING` annotation keep running; other pods of a Job succeed immediately.
     """
     reporter = Reporter()
     with tempfile.TemporaryDirectory(prefix="scale-") as directory:

@@ -329,7 +329,7 @@ class BestResult:
     total_hours: float = 0.0
     """GPU-hours of the complete search."""
     missed: bool = False
-    """True if the search did not reach the target accuracy. Then `hours` equals `total_hours`."""
+    """True if the search did not reach the target accuracy; `hours` then equals `total_hours`."""
 
 
 @dataclass

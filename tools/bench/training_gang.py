@@ -46,7 +46,7 @@ BATCH = 64
 STEPS = 10
 """Number of steps after which the next loop takes its turn."""
 MAX_NORM = 1.0
-"""Norm to which all loops clip the gradients. The program computes the norm in any case."""
+"""Norm to which all loops clip the gradients. The program always computes the norm."""
 MIN_STEPS = 3
 PAUSE_OPTIONS = {"context": 128, "layers": 6, "heads": 8, "width": 512}
 LARGE_OPTIONS = {"context": 1024, "layers": 24, "heads": 16, "width": 1024}

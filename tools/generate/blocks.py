@@ -108,7 +108,7 @@ def team_rows() -> Iterator[tuple[str, ...]]:
 
 
 def pipeline_roles() -> list[Manifest]:
-    """Return the objects that grant the groups `previews` and `updates` their permissions."""
+    """Return the objects that grant the `previews` and `updates` groups their permissions."""
     return list(access("example", STACK, {"preview": ["previews"], "update": ["updates"]}))
 
 

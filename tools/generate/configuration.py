@@ -60,7 +60,7 @@ with `pulumi config set --secret {PASSWORD_KEY}`.
 runs of jobs with `on_change: keep`; both values are the defaults. The next `pulumi up` adopts all
 of these objects. To remove them, run `kubectl delete namespace`; the reclaim policy of the volumes
 then applies to their data. If the stack installs Volcano, however, `pulumi destroy` deletes all
-Volcano Jobs, including such runs.
+Volcano Jobs, including these runs.
 
 ## Run names
 
@@ -69,7 +69,7 @@ specification: the job's settings, as written in the file, and the identity of i
 specification stays the same, `pulumi up` leaves the run unchanged; an edit creates exactly one new
 run. Settings of other sections, new defaults and template changes in this project do not start a
 new run. To choose the name yourself, set `run`. To rename a job and keep its current run, set `run`
-to the name of this run.
+to the name of that run.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
 engine uses the value from the previous update, so change `on_change` at least one update before you
@@ -181,7 +181,7 @@ def titan_schema() -> str:
 
 
 def new_titan_schema(pins: str) -> str:
-    """Return the options of torchtitan in the pinned version, and the hash `pins`, as JSON."""
+    """Return the options of the pinned torchtitan version, and the `pins` hash, as JSON."""
     program = Path(__file__).with_name("titan_options.py")
     command = [str(environment("torchtitan", inherits=True)), str(program)]
     options = json.loads(subprocess.check_output(command, text=True))

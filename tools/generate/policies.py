@@ -127,7 +127,7 @@ Add a record of the kind to the configuration file, keyed by `Kind.group`:
 ```
 
 The fields of a record are described in `kube/workloads/record.py` (`WorkloadKind`).
-Most records only need `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a
+Most records need only `pods`. In paths, `*` stands for every item or value, and `[...]` encloses a
 key that contains dots. A record of a known kind replaces the built-in one and must describe all
 pods of the kind. A kind that runs no pods has the record `{}`. `patterns` lists paths of objects
 that look like pods but are not run; it must not exclude every pod of an object. Unknown fields and
@@ -150,7 +150,7 @@ The kind determines which roles are possible and which one is the default. For e
 `training` or `batch`, a Volcano Job or PyTorchJob is `training` even without GPUs, and an
 InferenceService is always `serving`. A bare Pod with one GPU that runs to completion is `batch`.
 
-The label `app.kubernetes.io/component` or `gpu-platform.dev/workload` on the pod template or the
+The `app.kubernetes.io/component` or `gpu-platform.dev/workload` label on the pod template or the
 resource selects one of the possible roles. Its value is `training`, `batch`, `serving` or
 `interactive`; by default, `inference` also means `serving`, and `singleuser-server` means
 `interactive` (`componentRoles`). The label cannot weaken the requirements for GPUs: if the kind can

@@ -34,7 +34,7 @@ DURATION_FACTORS: Final = {0.8: 4, 1.2: 2}
 many requests."""
 
 CONNECTING: Final = 1.0
-"""Duration (s) of an open loop below the capacity before it is measured.
+"""Duration (s) for which an open loop below the capacity runs before it is measured.
 
 In this time, the load generator opens its connections, which causes a backlog. At 80% of the
 capacity, clearing the backlog takes several times as long as opening the connections, so the

@@ -1,8 +1,8 @@
 // Command load sends requests to a model server in a closed loop or at the times of a Poisson process.
 //
 // Vegeta sends the requests; this program schedules them and writes three little-endian float64 values
-// per request to standard output: its due time in seconds since the start, the seconds from then to the
-// end of the response, and the status (0: no response).
+// per request to standard output: its due time in seconds since the start, the seconds from that time to
+// the end of the response, and the status (0: no response).
 package main
 
 import (
@@ -47,8 +47,8 @@ type poisson struct {
 	last time.Duration
 }
 
-// Pace draws the time of the next request. If it has passed, the request is sent immediately, and the
-// delay counts as latency.
+// Pace draws the time of the next request. If that time has passed, the request is sent immediately,
+// and the delay counts as latency.
 func (p *poisson) Pace(elapsed time.Duration, _ uint64) (time.Duration, bool) {
 	p.last += time.Duration(rand.ExpFloat64() / p.mean * float64(time.Second))
 	p.due = append(p.due, p.last)
@@ -98,7 +98,7 @@ func main() {
 	write(results, began, schedule)
 }
 
-// targeter returns the requests with the files as bodies, in turn.
+// targeter returns a targeter that sends the contents of the files in rotation, as request bodies.
 func targeter(url string, header http.Header, files []string) vegeta.Targeter {
 	bodies := make([][]byte, len(files))
 	for i, file := range files {

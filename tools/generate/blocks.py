@@ -255,7 +255,7 @@ def attributes_table() -> str:
 def _value(output: PropertyDefinition) -> str:
     if output.ref is not None:
         name = _STACK_OUTPUTS[output.ref.rpartition(":")[2]]
-        return f"same as the output `{name}` of the platform's stack"
+        return f"same as the platform stack's `{name}` output"
     if output.items is not None:
         return "list of string"
     return "mapping to string" if output.additional_properties else "string"

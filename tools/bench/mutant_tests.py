@@ -221,7 +221,7 @@ class _Forking:
 
 
 class _Selection:
-    """pytest plugin that runs the selected tests in order, and then tests that only the mutant has.
+    """pytest plugin that runs the selected tests in order, and then tests that the mutant adds.
 
     A mutant may add tests, for example by changing the values of a parameter.
     """

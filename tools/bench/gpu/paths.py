@@ -30,13 +30,13 @@ from workload import exit_codes
 from workload.progress import AnyEvent, Epoch, Failed, Finished, Started, Step, parse
 
 MAX_CONCURRENT: Final = 5
-"""Maximum number of concurrent runs on the GPU, and of concurrent runs on the CPU."""
+"""Maximum number of concurrent runs on each device, the GPU and the CPU."""
 
 THREADS: Final = max(1, (os.cpu_count() or 1) // MAX_CONCURRENT // 2)
 """Number of threads per run. With more threads than cores, PyTorch is many times slower."""
 
 TOLERANCE: Final = 0.05
-"""Maximum difference from the fp32 loss on the CPU, relative for losses above 1."""
+"""Maximum difference from the fp32 loss on the CPU, divided by max(1, loss)."""
 
 IMAGES: Final[dict[str, Any]] = {"model": "simple-cnn", "dataset": "digits", "epochs": 3}
 TEXT: Final[dict[str, Any]] = {

@@ -65,7 +65,10 @@ class Contestant:
 
     @property
     def python(self) -> Path:
-        """Interpreter of the peer's environment, which shares our PyTorch, or our interpreter."""
+        """Interpreter of the peer's environment, which shares our PyTorch.
+
+        Our server uses the current interpreter.
+        """
         if not self.environment:
             return Path(sys.executable)
         return environment(f"bench-{self.environment}", inherits=True)

@@ -177,7 +177,7 @@ def install_packages(packages: list[str], log: Path) -> None:
 def _await_lists() -> None:
     """Wait until no other program is updating apt's package lists.
 
-    The option DPkg::Lock::Timeout does not apply to this lock. If another program still holds the
+    The DPkg::Lock::Timeout option does not apply to this lock. If another program still holds the
     lock after the time limit, apt reports an error.
     """
     if LISTS_LOCK.exists():

@@ -24,7 +24,7 @@ POLL_SECONDS = 1.0
 OUTAGE_SECONDS = 60.0
 """Time (s) for which the API server may be unavailable, for example while it restarts."""
 REPAIR_DELAY_SECONDS = 10.0
-"""Time (s) for which a gang must need a repair command before the command is run."""
+"""Time (s) after which a repair command is run, if the gang still needs it."""
 Result = TypeVar("Result")
 _LAST_LINES: Final = 15
 _INACTIVE_PHASES: Final = {"paused", "succeeded", "failed"}
@@ -208,7 +208,7 @@ def describe(status: RunStatus) -> str:
 
 
 def describe_result(progress: Progress | None) -> str:
-    """Return the accuracy and duration of a finished run, or an empty string if unknown."""
+    """Return a finished run's accuracy and duration, or an empty string if they are unknown."""
     if progress is None or progress.accuracy is None or progress.seconds is None:
         return ""
     return f"accuracy {progress.accuracy:.2%} in {progress.seconds:.1f} s"

@@ -66,7 +66,7 @@ def file_layer(files: Mapping[str, Path], tar: Path) -> None:
 
 
 class Layout:
-    """OCI layout in a directory that is complete or absent."""
+    """OCI layout of an image. It is written atomically, so it is either complete or absent."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory

@@ -1,6 +1,6 @@
 """Wrapper around the `go` command that ignores user settings that affect builds.
 
-The class `Go` also replaces the user's module and build caches with separate ones.
+The `Go` class also replaces the user's module and build caches with separate ones.
 """
 
 import json

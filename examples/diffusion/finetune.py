@@ -28,7 +28,7 @@ CAPTION_WIDTH = 32
 
 
 def finetune(options: argparse.Namespace) -> int:
-    """Train until the last step or SIGTERM, and return the exit code.
+    """Train until the last step, or until SIGTERM arrives, and return the exit code.
 
     Raise ConfigurationError for invalid options.
     """
@@ -114,7 +114,7 @@ def load_unet(directory: Path | None) -> UNet2DConditionModel:
 
 
 def input_sizes(unet: UNet2DConditionModel) -> Sizes:
-    """Return the UNet's input sizes. Raise ConfigurationError if it is not an SDXL UNet."""
+    """Return the UNet's input sizes. Raise ConfigurationError if the UNet is not SDXL-style."""
     config = unet.config
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(
@@ -147,7 +147,7 @@ def train_step(
     noise: DDPMScheduler,
     batch: Batch,
 ) -> Tensor:
-    """Run one optimizer step and return the loss of this process's images, a scalar."""
+    """Run one optimizer step and return the scalar loss for this process's images."""
     model.train()
     loss = diffusion_loss(model, noise, batch)
     accelerator.backward(loss)

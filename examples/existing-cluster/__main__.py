@@ -29,7 +29,7 @@ from gpu_platform import (
 config = pulumi.Config()
 image = config.require("image")
 
-# The device plugin is already installed: the provider `existing` creates nothing and only describes
+# The device plugin is already installed: the `existing` provider creates nothing and only describes
 # how pods request GPUs.
 gpu = GpuStack(
     "gpu",

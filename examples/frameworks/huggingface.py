@@ -48,7 +48,7 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
 
 
 def main(steps: int, directory: str) -> None:
-    """Train a small language model on sequences, each of which repeats one token."""
+    """Train a small language model on sequences that each repeat one token."""
     torch.manual_seed(0)
     model = GPT2LMHeadModel(
         GPT2Config(vocab_size=16, n_positions=8, n_embd=16, n_layer=1, n_head=2)
@@ -74,7 +74,7 @@ def main(steps: int, directory: str) -> None:
         if run.resume() < steps:
             trainer.train(resume_from_checkpoint=str(run.newest) if run.newest else None)
         else:
-            # From a checkpoint of the last step, the Trainer would train another step.
+            # All steps are done. The Trainer would still train one more step.
             model = GPT2LMHeadModel.from_pretrained(run.newest)
         if callback.stopped:
             run.interrupt(trainer.state.global_step)

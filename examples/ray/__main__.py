@@ -1,7 +1,7 @@
 """Command of a RayJob: `python -m examples.ray`, with the flags of `python -m training`.
 
 Ray places one actor on each GPU of the cluster, and each actor runs a training process.
-The exit code is the highest of the processes' exit codes. If a process or its pod is lost, the
+The command exits with the highest exit code of all processes. If a process or its pod is lost, the
 other processes also fail, and the RayJob restarts from the latest checkpoint.
 """
 

@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def run(config: TrainingConfig, worker: Worker) -> int:
-    """Train until the end or SIGTERM, and return the exit code."""
+    """Train until the last epoch, or until SIGTERM arrives, and return the exit code."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     # The import takes seconds, and --help and errors about invalid flags should appear immediately.
     from examples.tensorflow.train import InterruptedRunError

@@ -1,4 +1,4 @@
-"""The workers of a run, read from the variable TF_CONFIG. Without it, there is one worker.
+"""The workers of a run, read from the TF_CONFIG variable. If it is not set, there is one worker.
 
 TensorFlow's guide "Distributed training" describes TF_CONFIG. This module does not import
 TensorFlow.

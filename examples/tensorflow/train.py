@@ -186,7 +186,7 @@ def _accuracy(model: DigitsNet) -> float:
 
 
 class _Checkpoints:
-    """Writer of checkpoints and the export.
+    """Checkpoint and export writer.
 
     The strategy requires all workers to write, but only the chief's files are kept.
     """

@@ -205,7 +205,7 @@ def describe_service(
     """Return a description of an inference service: its address, model and first prediction."""
     lines = [f"{key}: {address}"]
     if metadata is not None:
-        # The stack's outputs were written before the training finished, so ask the server.
+        # The stack's outputs were written before training finished, so ask the server.
         digest = predict.served_digest(metadata)
         lines.append(f"version {metadata['versions'][0]}, sha256 {digest}")
     unpredicted = isinstance(outcome, NoPredictionError)

@@ -1,6 +1,6 @@
 """Stand-in for Pulumi's Docker plugin, for hosts where the official one is not available.
 
-It provides the resource `docker:index/image:Image` with the official inputs and outputs, and uses
+It provides the `docker:index/image:Image` resource with the official inputs and outputs, and uses
 the Docker CLI. The official plugin is preferred if it is installed or can be downloaded.
 """
 

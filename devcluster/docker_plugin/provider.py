@@ -150,7 +150,7 @@ class ImageProvider(protocol.Provider):
             raise ImageError(f"{image.image_name}: the operation was canceled") from error
 
     async def _build_and_push(self, urn: str, image: Image, preview: bool) -> str:
-        """Build and push, and return the output `repoDigest`, which is unknown in a preview."""
+        """Build and push, and return the `repoDigest` output, which is unknown in a preview."""
 
         async def show(line: str) -> None:
             await self._log.say(line, urn, transient=True)

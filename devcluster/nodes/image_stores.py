@@ -99,8 +99,8 @@ class _Containerd:
     def fill(self, key: str, parent: str, layer: Path, tree: Path | None) -> None:
         """Create the snapshot of a layer.
 
-        The files are hard links to those in the directory `tree` or, if it is None, extracted from
-        the archive `layer`.
+        The files are hard links to those in `tree`. If `tree` is None, the files are extracted
+        from the archive `layer`.
         """
         draft = f"{key}-draft"
         _run([*self.command, "remove", draft], check=False)  # left over from an interrupted start

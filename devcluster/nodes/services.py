@@ -203,7 +203,7 @@ class NodeServices:
         return Service("coredns", [str(self.binaries / "coredns"), "-conf", str(config)])
 
     def dns_objects(self) -> dict[str, object]:
-        """Return the Service kube-dns, which has no selector, and an EndpointSlice for CoreDNS."""
+        """Return the kube-dns Service, which has no selector, and an EndpointSlice for CoreDNS."""
         names = {"name": "kube-dns", "namespace": "kube-system"}
         protocols = [("dns", "UDP"), ("dns-tcp", "TCP")]
         service = {

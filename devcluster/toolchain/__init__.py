@@ -25,7 +25,7 @@ TIMEOUT_SECONDS = 20
 
 @dataclass(frozen=True)
 class Toolchain:
-    """Paths of a group's tools. The group `engine` has neither charts nor definitions."""
+    """Paths of a group's tools. The `engine` group has neither charts nor definitions."""
 
     bin: Path
     """Directory to prepend to PATH."""

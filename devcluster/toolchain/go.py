@@ -181,7 +181,7 @@ class Go:
         log: Path,
         tick: Callable[[Path], None],
     ) -> None:
-        """Build packages into the directory `out`.
+        """Build packages into the `out` directory.
 
         While Go runs, `tick` is called repeatedly with the file to which Go appends one event per
         line (`go help buildjson`). An interrupted build resumes from the build cache.

@@ -77,7 +77,7 @@ def webhooks(rendered: str) -> list[dict[str, object]]:
 
 
 def write_repository(chart: Path, to: Path) -> None:
-    """Package a chart directory into the directory `to` and write an index for it.
+    """Package a chart into the `to` directory and write an index for it.
 
     The output is reproducible.
     """

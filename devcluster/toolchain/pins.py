@@ -106,7 +106,7 @@ class Manifests(_Pin):
 
 
 class Program(_Pin):
-    """An executable that is built from `package` or copied from `file` in the module `from`."""
+    """An executable that is built from `package` or copied from `file` in the `from` module."""
 
     name: str
     group: Group | Extra | None = None
@@ -118,9 +118,9 @@ class Program(_Pin):
     answer: str | None = None
     """Text that an installed program prints if it has the pinned version."""
     beside: str | None = None
-    """For programs that cannot print a version: the program they are installed next to."""
+    """Main program in the same directory, for programs that cannot print a version."""
     plugin: str | None = None
-    """For Pulumi plugins that cannot print a version: their directory below Pulumi's `plugins`."""
+    """Directory below Pulumi's `plugins`, for Pulumi plugins that cannot print a version."""
 
 
 class Module(_Pin):

@@ -56,7 +56,7 @@ class NoPredictionError(Exception):
 def check_supported(service: dict[str, Any]) -> None:
     """Raise NoPredictionError unless a service uses the built-in server without TLS.
 
-    The argument is an entry of the stack output `inference`.
+    The argument is an entry of the stack's `inference` output.
     """
     # The entry has no `runtime` if the last update used an earlier version of this project.
     if (runtime := service.get("runtime", "torch")) != "torch":

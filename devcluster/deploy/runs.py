@@ -33,7 +33,7 @@ _INACTIVE_PHASES: Final = {"paused", "succeeded", "failed"}
 
 @dataclass(frozen=True)
 class Run:
-    """One training run in the stack's output `runs`."""
+    """One training run in the stack's `runs` output."""
 
     key: str
     name: str

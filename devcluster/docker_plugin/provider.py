@@ -1,4 +1,4 @@
-"""Pulumi provider for the resource type `docker:index/image:Image`."""
+"""Pulumi provider for `docker:index/image:Image` resources."""
 
 import asyncio
 import json

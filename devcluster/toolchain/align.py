@@ -64,7 +64,7 @@ def _option(path: str, version: str) -> str:
 
 
 def align() -> None:
-    """Upgrade each shared dependency to its highest version until no two modules disagree."""
+    """Upgrade each shared dependency to its highest version until all modules agree."""
     while different := disagreements():
         for directory in shared_module_directories():
             raised = [

@@ -114,7 +114,7 @@ class Access:
 
 
 def _parse(number: int, line: str) -> Key:
-    """Parse a line. A key without a name has the scope `infer` and no quota."""
+    """Parse a line. A key without a name has the `infer` scope and no quota."""
     found = _LINE.fullmatch(line)
     if found is None:
         raise ValueError(

@@ -39,7 +39,7 @@ def return_large_blocks() -> bool:
 
 
 def return_free_memory() -> None:
-    """Make glibc return free memory to the system, even between blocks that are in use.
+    """Make glibc return all free memory to the system, including memory between used blocks.
 
     By default, glibc returns only the free memory at the end of the heap.
     """

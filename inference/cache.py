@@ -1,7 +1,7 @@
 """Cache of downloaded files, shared by several pods. The name of a file is its SHA-256.
 
-Every pod that mounts the volume can replace these files. A pod therefore uses a file only after it
-has copied the file out of the cache and verified the digest of the copy.
+Every pod that mounts the volume can replace these files. Before a pod uses a file, it therefore
+copies the file out of the cache and verifies the digest of the copy.
 """
 
 import contextlib

@@ -106,7 +106,7 @@ class InferenceConfig(BaseModel):
     `int8` and `pruned` use other artifacts of the export."""
     precision: Precision = "fp32"
     """Precision of the weights and the computation. `fp32` uses TF32 on a GPU; `bf16` and `fp16`
-    are not available with the backends `pt2` and `int8`."""
+    are not available with the `pt2` and `int8` backends."""
     handler: str = Field(default="auto", pattern=rf"^(auto|{IMPORT_PATH})$")
     """Handler that decodes requests and encodes outputs: package.module:Class, or `auto` for the
     built-in handler that suits the export."""
@@ -116,8 +116,8 @@ class InferenceConfig(BaseModel):
     workers: int = Field(default=1, ge=1, le=64)
     """Number of worker processes per device."""
     threads: int = Field(default=0, ge=0, le=1024)
-    """Compute threads per worker. 0 uses OMP_NUM_THREADS, or divides the cores among the
-    workers."""
+    """Compute threads per worker. 0 means OMP_NUM_THREADS or, if that is not set, an equal share
+    of the cores."""
     max_batch: int = Field(default=32, ge=1, le=4096)
     """Maximum number of samples per batch."""
     max_delay_ms: float = Field(default=0, ge=0, le=1000)
@@ -173,7 +173,7 @@ class InferenceConfig(BaseModel):
             )
         if self.precision != "fp32" and self.backend in PROGRAMS:
             raise ValueError(
-                f"precision {self.precision} is not available with the backend {self.backend}, "
+                f"precision {self.precision} is not available with the {self.backend} backend, "
                 "which uses the precision of the export: set precision to fp32"
             )
         if self.port == self.admin_port:

@@ -52,8 +52,8 @@ class Service:
     def pool(self, version: str | None = None) -> Pool:
         """Return the pool of the loaded model.
 
-        Raise HttpError 404 if `version` is given and differs from the model's version, and
-        UnavailableError if no model is loaded.
+        Raise UnavailableError if no model is loaded, and HttpError 404 if `version` is given but
+        differs from the model's version.
         """
         pool = self.engine.pool
         if pool is None:

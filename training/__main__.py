@@ -95,7 +95,7 @@ PROGRAM_ERRORS: Final = (
     TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError,
     NotImplementedError, SystemExit,
 )  # fmt: skip
-"""Exceptions that indicate an error in the code, such as that of a custom model.
+"""Exceptions that indicate an error in the program or in user code, such as a custom model.
 
 A restart would repeat the error.
 """

@@ -29,7 +29,7 @@ PEAK_FLOPS: Final = {
     "A10": 125e12,
     "T4": 65e12,
 }
-"""Dense half-precision FLOP/s, keyed by words of the device name. The first match is used."""
+"""Dense half-precision FLOP/s, keyed by words in the device name. The first match is used."""
 
 NCCL_DEFAULTS: Final = {
     # When a collective times out, each rank writes its last collectives to a file.

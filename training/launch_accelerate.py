@@ -1,7 +1,7 @@
 """`python -m training.launch_accelerate ARGS`: accelerate launch with a meaningful exit code.
 
-accelerate itself always exits with 1 after a failure. If it starts only one process, it does not
-forward SIGTERM to that process either. ARGS are those of `accelerate launch`; see training.launch.
+accelerate itself always exits with 1 after a failure, and it does not forward SIGTERM if it starts
+only one process. ARGS are those of `accelerate launch`; see training.launch.
 """
 
 import contextlib

@@ -74,7 +74,7 @@ class TrainingSettings(BaseModel):
     )
     model_options: dict[str, Option] = Field(default_factory=dict)
     """Options of the model, such as '{"layers": 6, "context": 512}' for gpt, which also has the
-    options `heads`, `width` and `dropout`. ResNets have the option `image_size`. A custom model may
+    `heads`, `width` and `dropout` options. ResNets have the `image_size` option. A custom model may
     have any option. On the command line, write the options as a JSON object."""
     init_from: PurePosixPath | None = None
     """Directory with the initial weights of a new run: a finished run, an export, or the Hugging
@@ -126,8 +126,8 @@ class TrainingSettings(BaseModel):
     written there, and the run resumes from it."""
     run_url: str | None = None
     """Directory of runs in an object store, such as s3://models/runs. Checkpoints are copied to
-    <run_url>/<name of run_dir> in the background, and the export at the end. A run without an
-    intact checkpoint in run_dir resumes from there."""
+    <run_url>/<name of run_dir> in the background, and the export at the end. If run_dir has no
+    intact checkpoint, the run resumes from this copy."""
     epochs: PositiveInt = 10
     """Length of the run in passes over the training data. Set at most one of epochs, train_steps,
     train_samples and train_tokens."""

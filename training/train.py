@@ -79,7 +79,7 @@ def run(config: TrainingConfig, world: World) -> int:
             lacks = "".join(f"without the result of {each}, and " for each in missing)
             raise ConfigurationError(
                 f"{config.run_dir} contains a finished run {lacks}without a checkpoint to continue "
-                "from: choose another run_dir, and set init_from to this one"
+                "from: choose another run_dir, and set init_from to this directory"
             )
         run.length.check(run.position, config)
         warm = load_initial_weights(run) if config.init_from and not resumed else None

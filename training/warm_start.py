@@ -44,7 +44,7 @@ def load_initial_weights(run: Run) -> Report:
     """Load the weights of `init_from` into all processes; return a report.
 
     Only rank 0 reads the files. Raise ConfigurationError if the weights do not exist, are damaged,
-    do not have the required digest, or do not fit the model, and UnavailableExportError if they
+    do not have the required digest, or do not fit the model. Raise UnavailableExportError if they
     cannot be read at the moment.
     """
     weights: dict[str, ValueType] = {}
@@ -97,8 +97,9 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     }
     if report["missing"] and config.lora_rank:
         raise ConfigurationError(
-            f"init_from {config.init_from} lacks {', '.join(report['missing'])}, which lora_rank "
-            "would freeze at random values: train the same model, or leave lora_rank out"
+            f"init_from {config.init_from} lacks {', '.join(report['missing'])}, which would "
+            "keep random values because lora_rank freezes them: train the same model, or leave "
+            "lora_rank out"
         )
     if problems:
         report["differences"] = [*problems]

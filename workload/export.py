@@ -163,7 +163,7 @@ def _read_quantized(path: Path, method: str) -> nn.Module:
         # This import registers the operators and fusion patterns of quantized layers with PyTorch.
         torchao("torchao.quantization.pt2e.quantizer.x86_inductor_quantizer")
     except ImportError as error:
-        raise ExportError(f"{path} needs the package torchao: {error}") from error
+        raise ExportError(f"{path} needs the torchao package: {error}") from error
     program = _read_program(path)
     return Program(_lower(program) if method == "static" and _has_onednn() else program.module())
 

@@ -1,4 +1,7 @@
-"""Durable files and directories, which are complete or absent even after a power failure."""
+"""Atomic, durable writes of files and directories; digests; checkpoint directories.
+
+After a power failure, a file or directory is either complete or absent.
+"""
 
 import errno
 import hashlib
@@ -19,7 +22,7 @@ UNAVAILABLE: Final = {
     errno.EIO, errno.ESTALE, errno.ETIMEDOUT, errno.ENOTCONN, errno.ESHUTDOWN, errno.EHOSTDOWN,
     errno.EHOSTUNREACH,
 }  # fmt: skip
-"""Error numbers of network storage that may be available again after a restart."""
+"""Error numbers that indicate unavailable network storage. A restart may succeed."""
 
 
 def write_atomically(
@@ -176,7 +179,7 @@ def describe(path: Path) -> dict[str, Any]:
 
 
 def describe_all(directory: Path) -> dict[str, dict[str, Any]]:
-    """Return path, size and SHA-256 of each file below a directory, keyed by relative path."""
+    """Return the size and SHA-256 of each file below a directory, keyed by relative path."""
     found = {str(path.relative_to(directory)): path for path in list_files(directory)}
     return {name: {"file": name, **describe(path)} for name, path in found.items()}
 

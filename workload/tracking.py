@@ -50,7 +50,7 @@ _FINAL_STATUSES: Final = {"finished": "FINISHED", "interrupted": "KILLED", "erro
 
 
 class RejectedError(Exception):
-    """The service rejected the values, and would reject them again in a retry."""
+    """The service rejected the values; a retry would fail in the same way."""
 
 
 @dataclass(frozen=True)

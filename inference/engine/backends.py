@@ -24,7 +24,7 @@ TRIAL_SAMPLES: Final = 4
 
 TOLERANCE: Final = 1e-4
 """Maximum difference that batch-norm folding and the channels-last layout may cause in the outputs,
-relative to the largest output or to 1, whichever is larger."""
+divided by max(1, largest absolute output)."""
 
 
 @dataclass(frozen=True)
@@ -49,8 +49,8 @@ def load_backend(choice: Choice) -> nn.Module:
     backend = choice.config.backend
     if backend in PROGRAMS and choice.device.type != "cpu":
         raise ExportError(
-            f"backend {backend} runs only on the CPU: configure device cpu, or the "
-            "backend eager, compile or aotinductor"
+            f"backend {backend} runs only on the CPU: set device to cpu, or backend to "
+            "eager, compile or aotinductor"
         )
     match backend:
         case "eager" | "pruned":
@@ -232,7 +232,7 @@ def _compile(network: nn.Module, choice: Choice) -> nn.Module:
     inductor.freezing = True
     compiled = torch.compile(network, dynamic=True)
     try:
-        # The compiler specializes code for batches of one sample, so warm up both cases.
+        # The compiler generates separate code for batches of one sample, so warm up both versions.
         for samples in (2, 1):
             compiled(example(choice, samples))
     except Exception as error:
@@ -272,5 +272,5 @@ def _compile_error(backend: str, error: Exception) -> ExportError:
     return ExportError(
         f"backend {backend} cannot compile this model here: {type(error).__name__}: "
         f"{lines[0][:500]}; this backend needs a C++ compiler (g++) in the image: install "
-        "one, or configure the backend eager"
+        "one, or set backend to eager"
     )

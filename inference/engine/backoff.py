@@ -20,8 +20,8 @@ class Backoff:
     def __init__(self) -> None:
         self._deaths = 0
         self._ignored_retry = False
-        """True if a death that a retried request caused was ignored, and retried requests have
-        caused all deaths since."""
+        """True if a death caused by a retried request was ignored, and all deaths since then were
+        also caused by retried requests."""
         self._last = self._until = 0.0
         self._last_reason = ""
 

@@ -41,7 +41,7 @@ class ModelEngine:
         self._watching: asyncio.Task[None] | None = None
         self._retiring: set[asyncio.Task[None]] = set()
         self._pools: set[Pool] = set()
-        # This handler runs before that of multiprocessing, which would wait for running workers.
+        # This handler runs before multiprocessing's handler, which would wait for running workers.
         atexit.register(self._kill)
 
     @property
@@ -69,7 +69,7 @@ class ModelEngine:
         """Load the current export while the old one is still served, then switch.
 
         Return the old model if nothing has changed. If the new model cannot be served, keep the old
-        one and raise ExportError. Calls made during a reload share the next one.
+        one and raise ExportError. Calls made during a reload share the next reload.
         """
         if self._next_reload is None:
             self._next_reload = asyncio.create_task(self._reload())

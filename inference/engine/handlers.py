@@ -46,7 +46,7 @@ class Handler(ABC):
     """
 
     inputs: tuple[TensorSpec, ...]
-    """Inputs of the handler, set by `load`. Requests that do not match are rejected earlier."""
+    """Inputs of the handler, set by `load`. The server rejects requests that do not match."""
 
     outputs: tuple[TensorSpec, ...]
     """Outputs of the handler, set by `load`."""

@@ -377,6 +377,6 @@ def _run(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
     # Imported only in the worker, because it needs torch.
     from inference.engine.worker import main
 
-    # The server may stop before the worker has loaded the model, or while it computes.
+    # The server may stop while this worker is loading the model or computing a batch.
     with contextlib.suppress(BrokenPipeError):
         main(end, slots, spec)

@@ -252,7 +252,7 @@ class Application:
         request.key = key.name
         request.peer = f"key {key.name}"
         if scope not in key.scopes:
-            raise HttpError(403, f"API key {key.name!r} lacks the scope {scope!r}")
+            raise HttpError(403, f"API key {key.name!r} lacks the {scope!r} scope")
         if not key.take():
             raise HttpError(
                 429,
@@ -265,7 +265,7 @@ class Application:
         if version not in ("1.0", "1.1"):
             raise HttpError(505, f"HTTP/{version} is not supported: use HTTP/1.1")
         if version == "1.1" and "host" not in request.headers:
-            raise HttpError(400, "the header Host is missing")
+            raise HttpError(400, "the Host header is missing")
         encoding = request.headers.get("transfer-encoding")
         if encoding is not None and (
             encoding.lower() != "chunked" or "content-length" in request.headers

@@ -37,7 +37,7 @@ TURN_SECONDS: Final = 0.001
 """Maximum time (s) per turn that a connection may spend on its pipelined requests."""
 
 DELIVERY_POLL_SECONDS: Final = 0.02
-"""Interval (s) between checks whether the client has received the last response."""
+"""Interval (s) between checks of whether the client has received the last response."""
 
 
 class Connection(asyncio.Protocol):

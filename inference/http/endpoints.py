@@ -76,7 +76,7 @@ def _reserve(reserve: Reserve, size: int) -> None:
 
 
 def _requested_seconds(service: Service, request: Request) -> float:
-    """Return the timeout in seconds from the header X-Request-Timeout, or the default.
+    """Return the timeout in seconds from the X-Request-Timeout header, or the default.
 
     Raise InputError if the header is invalid.
     """

@@ -29,7 +29,7 @@ LARGE_SHARE: Final = 1 / 64
 """If one address exceeds this share of max_connections, one of its connections is closed first."""
 
 RETURNED_BYTES: Final = 1 << 25
-"""Decrease of the buffered bytes after which a sweep returns free memory to the system. This takes
+"""Decrease in buffered bytes after which a sweep returns free memory to the system. This takes
 about 1 ms per 15 MiB."""
 
 LINGER_SECONDS: Final = 2.0
@@ -210,10 +210,11 @@ class Limits:
             _discard(self._unanswered, connection)
 
     def _candidates(self) -> "dict[Connection, None]":
-        """Return the connections of which one is closed if there are too many.
+        """Return the connections from which `add` chooses the one to close.
 
-        If there are many connections without a successful request, one of these is closed, because
-        an attacker with many addresses may have fewer connections per address than a client.
+        If there are many connections without a successful request, return only such connections,
+        because an attacker with many addresses may have fewer connections per address than a
+        client.
         """
         count = self._max_connections
         if sum(map(len, self._unanswered.values())) > count * UNANSWERED_SHARE:

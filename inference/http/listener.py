@@ -204,7 +204,7 @@ class AdminListener:
     def __init__(self, service: Service, routes: Routes) -> None:
         port = service.config.admin_port
         files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-        # With a low limit on open files, leave most of them to workers and clients.
+        # If the limit on open files is low, leave most descriptors to workers and clients.
         limit = files // 8 if files != resource.RLIM_INFINITY else ADMIN_CONNECTIONS
         allowed = min(ADMIN_CONNECTIONS, limit)
         self._listener = Listener(service, routes, "INFERENCE_ADMIN_PORT", port, allowed)

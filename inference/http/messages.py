@@ -181,7 +181,7 @@ def json_response(document: object, status: int = 200, headers: Headers = ()) ->
 
 
 def error_response(error: BaseException) -> Response:
-    """Convert an error to the protocol's format, an object with the key `error`.
+    """Convert an error to the protocol's format, an object with an `error` key.
 
     Re-raise unexpected errors, to which the application responds with status 500.
     """

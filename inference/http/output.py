@@ -86,7 +86,7 @@ class Output:
         return self.paused or self.awaits_delivery
 
     def is_too_slow(self, now: float, config: InferenceConfig) -> bool:
-        """Return whether the client receives data more slowly than the limit."""
+        """Return whether the client receives data more slowly than the minimum rate."""
         # The buffers of the kernel and of TLS take a response in large pieces, so also measure
         # what has reached the client.
         size = self.unsent_bytes

@@ -323,7 +323,7 @@ def _inputs(
             continue
         name = f"{path}.parameters.binary_data_size"
         if not allow_binary:
-            raise InputError(f"{name} needs the header Inference-Header-Content-Length")
+            raise InputError(f"{name} needs the Inference-Header-Content-Length header")
         if "data" in tensor:
             raise InputError(f"{path} has both data and parameters.binary_data_size")
         binary.append((size, spec, shape, name))

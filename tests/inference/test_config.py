@@ -43,7 +43,7 @@ def test_service_variables_set_by_kubernetes_are_ignored() -> None:
         ({"INFERENCE_DEVICE": "tpu"}, "'auto', 'cpu' or 'cuda'"),
         (
             {"INFERENCE_PRECISION": "bf16", "INFERENCE_BACKEND": "int8"},
-            "precision bf16 is not available with the backend int8",
+            "precision bf16 is not available with the int8 backend",
         ),
     ],
 )

@@ -163,7 +163,7 @@ def test_a_key_permits_only_its_scopes(secured: Server) -> None:
     assert secured.admin.post(load).status_code == 401
     response = secured.admin.post(load, headers={"X-API-Key": OTHER})
     assert response.status_code == 403
-    assert response.json()["error"] == "API key 'hashed' lacks the scope 'admin'"
+    assert response.json()["error"] == "API key 'hashed' lacks the 'admin' scope"
     assert secured.admin.post(load, headers={"X-API-Key": ADMIN}).status_code == 200
     assert secured.client.get("/v2", headers={"X-API-Key": ADMIN}).status_code == 403
 

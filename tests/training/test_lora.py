@@ -422,7 +422,7 @@ def test_tensors_without_initial_weights_are_not_frozen(
 ) -> None:
     options = json.dumps(SIZE | {"layers": 3})
     settings = gpt_settings(tmp_path, model_options=options, init_partial=partial)
-    problem = r"base lacks blocks\.2\.[^:]*, which lora_rank would freeze at random values"
+    problem = r"base lacks blocks\.2\.[^:]*, which would keep random values"
     with pytest.raises(ConfigurationError, match=problem):
         train("run", **settings)
 

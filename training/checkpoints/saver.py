@@ -66,7 +66,7 @@ class Staging:
 
 
 class Saver:
-    """Saver of checkpoints. A background thread in every process writes one checkpoint at a time.
+    """Checkpoint saver. A background thread in every process writes one checkpoint at a time.
 
     With `checkpoint_async`, training waits only until the previous checkpoint is written and the
     tensors are copied. All processes must call the methods in the same order.
@@ -92,7 +92,7 @@ class Saver:
         check: Callable[[Tensors], object],
         done: Callable[[float], object],
     ) -> None:
-        """Wait for the previous checkpoint, then copy the tensors and start to write them.
+        """Wait for the previous checkpoint, then copy the tensors and start writing them.
 
         `seal` does not list the files yet. The background thread calls `check` with the copies; if
         the check fails in one process, nothing is written. When everything is on disk, `done` is
@@ -182,7 +182,7 @@ class Saver:
         """Remove old checkpoints, and copy this one to the object store."""
         copying = None
         if self.mirror is not None:
-            # After this call, the mirror no longer starts to copy older checkpoints.
+            # After this call, the mirror does not start copying older checkpoints.
             self.mirror.submit(checkpoint)
             copying = self.mirror.copying
         config = self._config

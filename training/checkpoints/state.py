@@ -84,9 +84,9 @@ def save_evaluation(run: Run, held_out_loss: float) -> None:
 def resume(run: Run) -> bool:
     """Resume from the newest intact checkpoint; return False if there is none.
 
-    If none is on disk, look for one in the object store. Raise ConfigurationError if the checkpoint
-    belongs to a different model, data set, optimizer or seed, OSError if a checkpoint cannot be
-    read, and StoreError if the store fails.
+    If none is on disk, look for one in the object store. Raise OSError if a checkpoint cannot be
+    read, and StoreError if the store fails. Raise ConfigurationError if the checkpoint belongs to a
+    different model, data set, optimizer or seed.
     """
     return _resume(run) or (_restore_from_store(run) and _resume(run))
 
@@ -128,7 +128,7 @@ def _identity(run: Run) -> dict[str, str | int | float | dict[str, Option] | Non
         "optimizer": config.optimizer,
         "seed": config.seed,
         "data_sha256": run.data.identity,
-        # Rank and targets determine the names and shapes of tensors, but the scale does not.
+        # `read` detects a different LoRA rank or other targets by tensor names and shapes.
         "lora_alpha": config.lora_alpha if config.lora_rank else None,
     }
 

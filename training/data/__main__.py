@@ -309,8 +309,8 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--data-dir", type=Path, default=Path("/data"), metavar="DIR",
-        help="directory of the data set in --dataset; not used for data sets that ship with a "
-        "package (default: %(default)s)",
+        help="directory of the data set that --dataset names; not used for data sets that ship "
+        "with a package (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--size", type=_image_side, metavar="N",
@@ -322,7 +322,8 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--min-size", type=_positive, metavar="N",
-        help="minimum height and width (pixels); smaller images are dropped (default: --size)",
+        help="minimum height and width (pixels); smaller images are dropped "
+        "(default: the value of --size)",
     )  # fmt: skip
     parser.add_argument(
         "--workers", type=_positive, metavar="N",
@@ -346,7 +347,7 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     parser.add_argument(
         "--tokenizer", type=Path, metavar="FILE",
-        help="tokenizer.json; needs the package tokenizers (default: one token per byte)",
+        help="tokenizer.json; needs the tokenizers package (default: one token per byte)",
     )  # fmt: skip
     parser.add_argument(
         "--end-of-text", metavar="TOKEN",

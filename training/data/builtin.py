@@ -22,8 +22,8 @@ E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, https://doi.or
 CC BY 4.0. The order is shuffled, so that the held-out images come last.
 """
 DIGITS_HELD_OUT: Final = 360
-"""Number of held-out digits (a fifth of all digits). Classes have the same shares in both parts,
-and all runs hold out the same images."""
+"""Number of held-out digits (a fifth of all digits). Both parts have the same class
+distribution, and all runs hold out the same images."""
 
 TEN_DIGITS: Final = tuple("0123456789")
 

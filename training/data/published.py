@@ -28,7 +28,7 @@ DIRECTORIES: Final[dict[str, str]] = {
 }
 """Directory of a data set below data_dir, as named by torchvision or by the archive."""
 PLAIN: Final = ("mnist", "fashion-mnist")
-"""Data sets that may also be in a directory with their own name, without `raw`."""
+"""Data sets that may also be in data_dir/<name>, without a `raw` subdirectory."""
 
 CIFAR_ARCHIVES: Final = {
     "cifar10": ("cifar-10-binary.tar.gz", "c32a1d4ab5d03f1284b67883e8d87530"),

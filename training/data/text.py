@@ -63,7 +63,7 @@ DTYPES: Final[dict[str, np.dtype[Any]]] = {"uint16": np.dtype("<u2"), "uint32": 
 class TokenFile:
     """`count` tokens in a file.
 
-    The file is memory-mapped again for every batch, which takes microseconds. Therefore no file is
+    The file is memory-mapped again for every batch, which takes microseconds. Therefore, no file is
     open when processes fork, and only a path is pickled.
     """
 

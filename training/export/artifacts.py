@@ -89,8 +89,8 @@ def evaluate_on_cpu(
 
 
 TOLERANCE: Final = 1e-3
-"""Maximum difference between outputs that should be equal, relative to the largest output or to 1,
-whichever is larger."""
+"""Maximum difference between outputs that should be equal, divided by max(1, largest absolute
+output)."""
 
 
 @torch.no_grad()

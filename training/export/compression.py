@@ -86,7 +86,7 @@ def check_quantization(method: Method | Literal["none"]) -> None:
             torchao("torchao")
     except ImportError as error:
         raise ConfigurationError(
-            f"quantize {method} needs the package torchao, which cannot be imported ({error}): "
+            f"quantize {method} needs the torchao package, which cannot be imported ({error}): "
             "install it into the image, or set quantize to none"
         ) from error
 

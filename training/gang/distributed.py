@@ -71,7 +71,7 @@ def _store(world: World, timeout: timedelta) -> Store:
     The address is explicit because not every launcher sets the variables that `env://` reads.
 
     When torchrun restarts the processes without `NEW_STORE`, its store still contains the addresses
-    of dead processes, which PyTorch 2.15 would read again. Therefore each start uses a different
+    of dead processes, which PyTorch 2.15 would read again. Therefore, each start uses a different
     prefix.
     """
     store: Store

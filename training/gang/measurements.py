@@ -259,9 +259,9 @@ def matmul_speed(device: torch.device) -> float:
 def measure_network(nodes: list[str], rank: int, device: torch.device) -> dict[str, float]:
     """Return the lowest latency (ms) and the best bandwidth (MB/s) to processes on other nodes.
 
-    Each process exchanges data with the processes with the same index on other nodes. A slow peer
-    slows down only one of these exchanges, so a process counts as slow only if all of its exchanges
-    are slow.
+    Each process exchanges data with the processes that have the same index on other nodes. A slow
+    peer slows down only one of these exchanges, so a process counts as slow only if all of its
+    exchanges are slow.
     """
     members = [[i for i, node in enumerate(nodes) if node == name] for name in dict.fromkeys(nodes)]
     found = []
@@ -332,7 +332,7 @@ def clock_offset(rank: int) -> float:
 
 
 def memory_limits() -> dict[str, float]:
-    """Return the size of the shared memory and the locked memory limit in bytes."""
+    """Return the size of shared memory and the locked memory limit, both in bytes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     # JSON has no infinity, so 2**63 stands for an unlimited value.
     values = {"locked_memory": float(2**63 if limit == resource.RLIM_INFINITY else limit)}

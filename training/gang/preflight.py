@@ -125,7 +125,7 @@ def check_run_dir(directory: Path) -> None:
 
 
 def describe_error(path: Path, error: OSError) -> str:
-    """Return the reason of an error, with the free space of the volume of `path` if it is full."""
+    """Return the reason for an error and, if the volume of `path` is full, its free space."""
     reason = error.strerror or str(error)
     if error.errno != errno.ENOSPC:
         return reason

@@ -176,8 +176,8 @@ class ProgressOutputs(contextlib.ExitStack):
         """Report an evaluation, which took `seconds`.
 
         `epoch` is the mean loss, the sample count and the start time of a finished epoch. Loss and
-        count cover the whole epoch, even if it was interrupted and resumed; the start time is that
-        of this process's part of the epoch.
+        count cover the whole epoch, even if it was interrupted and resumed; the start time is
+        when this process began or resumed the epoch.
         """
         self._throughput.exclude(seconds)
         position, metrics = self._run.position, evaluation.metrics

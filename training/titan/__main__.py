@@ -74,7 +74,7 @@ class RunTrainer(Trainer):  # type: ignore[misc]
             raise
         if self.step == self.config.training.steps and torch.distributed.get_rank() == 0:
             # Write the file before the last checkpoint: a process that resumes from that checkpoint
-            # trains no step.
+            # has no steps left to train.
             write_atomically(self._loss_file, json.dumps(self.loss).encode())
 
     def metrics(self) -> dict[str, float]:

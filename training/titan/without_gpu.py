@@ -1,7 +1,7 @@
 """torchtitan without a GPU, for tests and small trials.
 
-torchtitan 0.3 assumes CUDA unless another accelerator is present, and FlexAttention, which its
-language models use for training, has no backward pass on the CPU.
+torchtitan 0.3 assumes CUDA unless another accelerator is present. Its language models train with
+FlexAttention, which has no backward pass on the CPU.
 """
 
 import os

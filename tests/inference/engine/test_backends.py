@@ -203,7 +203,7 @@ def test_a_missing_compiler_is_reported(
     monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
     write_linear(tmp_path)
     no_compiler = inductor.patch({"cpp.cxx": ("no-such-compiler",)})
-    message = r"needs a C\+\+ compiler .* configure the backend eager"
+    message = r"needs a C\+\+ compiler .* set backend to eager"
     with no_compiler, pytest.raises(ExportError, match=message):
         load_backend(choice(tmp_path, tmp_path, backend=backend, own_model=LINEAR))
 

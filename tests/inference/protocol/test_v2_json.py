@@ -204,7 +204,10 @@ MALFORMED = [
     (body({"data": [[[[1, 2], [3, 4]]], [[[5, 6], 7, 8]]]}), "rows of different lengths"),
     (body({"data": [[[[1e-1, -2], [3, 4]]], [[[5, 6], [7]]], 8]}), "rows of different lengths"),
     (body({"data": [[1, 2, 3, 4], [1, 2, 3, 4]]}), "nested as [2, 4]"),
-    (body({"parameters": {"binary_data_size": 32}}), "needs the header Inference-Header"),
+    (
+        body({"parameters": {"binary_data_size": 32}}),
+        "needs the Inference-Header-Content-Length header",
+    ),
     (body(parameters={"timeout": -1}), "parameters.timeout is -1"),
     (body(parameters={"timeout": False}), "parameters.timeout is false"),
     (body(parameters={"binary_data_output": 1}), "parameters.binary_data_output is 1"),

@@ -182,7 +182,7 @@ def test_a_missing_torchao_is_reported_before_the_run(
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "torchao", None)
     check_quantization("none")
-    with pytest.raises(ConfigurationError, match="quantize static needs the package torchao"):
+    with pytest.raises(ConfigurationError, match="quantize static needs the torchao package"):
         check_quantization("static")
     _, manifest = export(quantize="static")
     assert manifest.artifacts == ()

@@ -29,8 +29,8 @@ UNFINISHED: Final = ".unfinished"
 """Directory for unfinished files. It is in the target and thus on the same volume, so that
 publishing only renames files."""
 _SOURCE_FILE: Final = ".source"
-"""File with the directory that was read. It is in `UNFINISHED` until all files are complete, and
-then in the target until they are published."""
+"""File that contains the path of the source directory. It is in `UNFINISHED` until all files are
+complete, and then in the target until they are published."""
 
 
 def finish_interrupted(target: Path, source: Path) -> Manifest | None:

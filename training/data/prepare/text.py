@@ -47,9 +47,9 @@ def find(directory: Path) -> list[Path]:
 def texts(path: Path, field: str) -> Iterator[bytes | None]:
     """Yield the texts of a file as UTF-8 bytes, and None for each text that cannot be read.
 
-    A text is a complete *.txt file, the field `field` of a *.jsonl line, or the column `field` of a
-    *.parquet row. Raise DataError if the package that reads Parquet is not installed, or if network
-    storage is unavailable.
+    A text is a complete *.txt file, or the value of `field` in a *.jsonl line or a *.parquet row.
+    Raise DataError if the package that reads Parquet is not installed, or if network storage is
+    unavailable.
     """
     try:
         yield from _READERS[path.suffix](path, field)

@@ -153,8 +153,8 @@ class Parallel:
     def _shard(self, units: list[nn.Module]) -> nn.Module:
         policy = MixedPrecisionPolicy()
         # Batch norm needs its weights in the precision of its statistics. For models with such
-        # statistics, gather fp32 weights and let autocast select the precision of each operation,
-        # as with DDP.
+        # statistics, gather fp32 weights and let autocast select the precision of each operation.
+        # DDP works in the same way.
         has_statistics = any(
             name.endswith("running_mean") for name, _ in self.model.named_buffers()
         )

@@ -98,7 +98,7 @@ class Length:
             raise ConfigurationError(
                 f"the run in {config.run_dir} has already trained for {position.step} steps "
                 f"({self.epochs(self.done(position))} epochs), which is more than {name} {value}: "
-                f"set a larger {name}, or choose another run_dir"
+                f"increase {name}, or choose another run_dir"
             )
 
     def _remaining(self, position: Position) -> int:

@@ -10,7 +10,7 @@ import sys
 from typing import Final, NoReturn
 
 DONE: Final = 0
-"""The run is complete: this attempt or an earlier one has written its export."""
+"""The run is complete: this attempt or an earlier one has written the export."""
 
 FAILED: Final = 1
 """A failure, often of another process in the gang: restart from the last checkpoint."""

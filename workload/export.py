@@ -54,9 +54,9 @@ def read_weights(directory: Path, manifest: Manifest) -> dict[str, Tensor]:
 def load_artifact(directory: Path, manifest: Manifest, kind: str, custom: str = "") -> nn.Module:
     """Load an artifact of the export (pt2, pruned or int8) for the CPU.
 
-    Artifacts of all kinds except `pruned` contain code. Only the training program may have write
-    access to their directory, because anyone who can replace a file can also replace its digest.
-    For kind `pruned`, `custom` has the same meaning as in `load_network`. Raise ExportError if the
+    All artifacts except `pruned` ones contain code. Only the training program may have write access
+    to their directory, because anyone who can replace a file can also replace its digest. For
+    `pruned` artifacts, `custom` has the same meaning as in `load_network`. Raise ExportError if the
     artifact does not exist or is damaged.
     """
     artifact = manifest.artifact(kind)

@@ -213,7 +213,10 @@ class Run:
         self._emit("resume" if step else "start", **self._progress(step), **fields)
 
     def step(self, step: int, loss: SupportsFloat, save: Action, *, due: bool = False) -> None:
-        """Report a step; call `save(directory)` if `due` (same on all ranks) or the run stops."""
+        """Report a step; if a save is `due` or the run stops, call `save(directory)`.
+
+        `due` must be the same on all ranks.
+        """
         self.report(step, loss)
         if (stop := self.should_stop()) or due:
             self.save(step, save)

@@ -124,7 +124,7 @@ class Batch:
         }
 
     def split(self, outputs: Tensors) -> list[Tensors]:
-        """Return copies of each piece's rows of the outputs that its request still needs."""
+        """For each piece, return copies of its rows in the outputs that its request still needs."""
         copies: list[Tensors] = []
         row = 0
         for request, begin, end in self.pieces:

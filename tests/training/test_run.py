@@ -154,7 +154,7 @@ def test_a_finished_run_continues_within_its_epoch(
     ("settings", "problem"),
     [
         ({"epochs": None, "train_steps": 5}, r"has already trained for 10 steps \(0.445372 epochs\)"
-         ", which is more than train_steps 5: set a larger train_steps"),
+         ", which is more than train_steps 5: increase train_steps"),
         ({"epochs": None, "train_samples": 639}, "which is more than train_samples 639"),
     ],
 )  # fmt: skip

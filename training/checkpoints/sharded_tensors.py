@@ -65,7 +65,7 @@ def write(directory: Path, tensors: Tensors, group: dist.ProcessGroup, rank: int
 
 
 class _Reader(HuggingFaceStorageReader):
-    """Reader that reads the metadata of all files on rank 0 only and broadcasts it.
+    """Reader that reads the metadata of all files only on rank 0, and broadcasts it.
 
     Otherwise, every process would open the files of all other processes at least once.
     """

@@ -31,8 +31,8 @@ OPTIMIZER_PREFIX: Final = "optimizer/"
 def save(run: Run) -> None:
     """Start saving the run in all processes.
 
-    Raise OSError if the previous checkpoint could not be written. Raise DivergedError if the
-    weights in that checkpoint, or a loss or gradient computed since, are not finite.
+    Raise OSError if the previous checkpoint could not be written. Raise DivergedError if a
+    weight in that checkpoint, or a loss or gradient computed since then, is not finite.
     """
     mean_loss(run)
     step = run.position.step
@@ -265,7 +265,7 @@ def _restore_rank_tensors(run: Run, stored: Tensors, same_size: bool) -> None:
     elif not run.world.is_rank0:
         return
     if not run.position.seen:
-        # The run resumes at the start of an epoch. The saved loss is that of the previous epoch.
+        # The run resumes at the start of an epoch. The saved loss belongs to the previous epoch.
         return
     # If the number of processes has changed, only rank 0 reaches this line, and restores the sum
     # over all previous processes.

@@ -29,7 +29,7 @@ TEN_DIGITS: Final = tuple("0123456789")
 
 
 def held_out_digits(shape: Shape = (1, 8, 8)) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-    """Return the held-out digits, which no run has trained on: pixels from 0 to 1, and labels.
+    """Return the held-out digits, which runs never train on: pixels from 0 to 1, and labels.
 
     `shape` is a model's input shape.
     """

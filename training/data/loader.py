@@ -106,7 +106,7 @@ class LoadedBatch:
 
 
 class Loader:
-    """Reader of a sampler's batches, in order. It has no state to save in a checkpoint."""
+    """Loader that reads a sampler's batches in order. It has no state to save in a checkpoint."""
 
     def __init__(
         self, samples: Samples, batches: Iterable[Batch], device: torch.device, workers: int

@@ -170,7 +170,7 @@ def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> 
             f"run_dir {run_dir} has {_format_bytes(available)} free"
             + (f" and checkpoints of {_format_bytes(existing)}" if existing else "")
             + f", but {count} checkpoints of {_format_bytes(state_bytes)} will exist at once: "
-            "set a smaller keep_checkpoints (or keep_best to false), or choose a larger volume"
+            "decrease keep_checkpoints, set keep_best to false, or choose a larger volume"
         )
 
 
@@ -188,8 +188,7 @@ def check_shared_memory(
         raise ConfigurationError(
             f"{directory} has {_format_bytes(available)} free, but prefetched batches need "
             f"{_format_bytes(needed)} there (loader_workers {workers} in each of {local_size} "
-            "processes): set fewer loader_workers or a smaller batch_size, or increase the pod's "
-            "shm"
+            "processes): decrease loader_workers or batch_size, or increase the pod's shm"
         )
 
 

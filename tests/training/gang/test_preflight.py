@@ -60,7 +60,7 @@ def test_volume_that_is_too_small_is_rejected_at_the_start(tmp_path: Path) -> No
     )
     assert (roomy, fits, fits_with_own, few, none) == (None,) * 5
     assert "has 1 MiB free, but 3 checkpoints of 390.6 KiB" in too_small
-    assert "set a smaller keep_checkpoints" in too_small
+    assert "decrease keep_checkpoints" in too_small
     assert "prefetched batches need 4.578 MiB there" in many
     assert "loader_workers 2 in each of 8 processes" in many
     assert full == (

@@ -150,7 +150,7 @@ def _remove_dataset(target: Path) -> None:
 
 
 class ShardWriter:
-    """Writer of WebDataset tar files (PREFIX-00000.tar and so on) and their index.
+    """Writer for WebDataset tar files (PREFIX-00000.tar and so on) and their index.
 
     The same images produce the same bytes: no timestamps or user names are stored.
     """
@@ -210,7 +210,7 @@ def _size_after(offset: int, image: int) -> int:
 
 
 class TokenWriter:
-    """Writer of token files (PREFIX-00000.bin and so on) of at most `limit` bytes."""
+    """Writer for token files (PREFIX-00000.bin and so on) of at most `limit` bytes."""
 
     def __init__(self, directory: Path, prefix: str, dtype: np.dtype[Any], limit: int) -> None:
         self._directory, self._prefix, self._dtype = directory, prefix, dtype

@@ -123,7 +123,7 @@ _READERS: Final[Mapping[str, Callable[[Path, str], Iterator[bytes | None]]]] = {
 
 @dataclass(frozen=True)
 class Encoder:
-    """Encoder of UTF-8 text.
+    """Encoder for UTF-8 text.
 
     `content` is the content of tokenizer.json; it is empty if each byte is a token. `end` contains
     the end-of-text token, if there is one.
@@ -297,7 +297,7 @@ def _character_start(text: bytes, offset: int) -> int:
 
 
 def _pieces(text: bytes) -> Iterator[bytes]:
-    """Yield pieces of complete lines. Each except the last has at least `MIN_PIECE_BYTES` bytes.
+    """Yield pieces of complete lines. Each piece but the last has at least `MIN_PIECE_BYTES` bytes.
 
     Tokenizers are slow on long input, so a text is not encoded as a whole.
     """

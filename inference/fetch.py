@@ -8,8 +8,8 @@ are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry withou
 from a web server to another server are rejected, because they could lead to an address that only
 this machine can reach.
 
---cache names a directory that several pods share. Files that it already contains are copied instead
-of downloaded.
+--cache names a directory that several pods share. Files that this directory already contains
+are copied instead of downloaded.
 """
 
 import argparse

@@ -80,8 +80,8 @@ def _read(run: Run) -> tuple[Report, dict[str, Tensor]]:
     if config.init_sha256 not in ("", digest):
         raise ConfigurationError(
             f"the weights of init_from {config.init_from} have sha256 {digest}, not init_sha256 "
-            f"{config.init_sha256}: set init_from to the run with those weights, "
-            "or correct the digest"
+            f"{config.init_sha256}: set init_from to the run with the expected "
+            "weights, or correct init_sha256"
         )
     expected = tensors_of(model)
     fitting = {
@@ -130,7 +130,7 @@ def _apply_adapter(config: TrainingConfig, model: Gpt) -> str:
     if exists(export / MANIFEST_FILE) and export in (source, source / "export", source.parent):
         raise ConfigurationError(
             f"init_adapter {directory} is already merged into the weights of init_from "
-            f"{config.init_from}: set init_from to the base model of the adapter, which its "
+            f"{config.init_from}: set init_from to the base model that the adapter's "
             "adapter_config.json names, or leave init_adapter out"
         )
     try:

@@ -66,10 +66,10 @@ class ModelEngine:
         self._watching = asyncio.create_task(self._watch())
 
     async def reload(self) -> Served:
-        """Load the current export while the old one is still served, then switch.
+        """Load the current export while the old model is still served, then switch.
 
         Return the old model if nothing has changed. If the new model cannot be served, keep the old
-        one and raise ExportError. Calls made during a reload share the next reload.
+        model and raise ExportError. Calls made during a reload share the next reload.
         """
         if self._next_reload is None:
             self._next_reload = asyncio.create_task(self._reload())

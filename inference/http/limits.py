@@ -190,7 +190,7 @@ class Limits:
             group.setdefault(connection.peer, {})[connection] = None
         self._connections[connection] = None
         if victim is not connection:
-            # Otherwise the victim would be selected again until its transport is closed.
+            # Otherwise, the victim would be selected again until its transport is closed.
             self.remove(victim)
             victim.abort()
         return True

@@ -87,7 +87,7 @@ class Output:
 
     def is_too_slow(self, now: float, config: InferenceConfig) -> bool:
         """Return whether the client receives data more slowly than the minimum rate."""
-        # The buffers of the kernel and of TLS take a response in large pieces, so also measure
+        # The buffers of the kernel and of TLS accept a response in large pieces, so also measure
         # what has reached the client.
         size = self.unsent_bytes
         writes_slowly = not size or self._sending.is_too_slow(now, -size, config)

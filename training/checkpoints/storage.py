@@ -159,7 +159,7 @@ def parse_seal(text: bytes, location: str) -> Seal | str:
 def find_fault(path: Path, files: tuple[File, ...]) -> str | None:
     """Return the first problem with the given files, or None.
 
-    Raise OSError if a file exists but cannot be read. Its checkpoint may be intact, and must not be
+    Raise OSError if a file exists but cannot be read. The checkpoint may be intact, and must not be
     skipped, because the next save would remove it.
     """
     for file in files:

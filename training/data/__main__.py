@@ -216,10 +216,10 @@ def _parser() -> argparse.ArgumentParser:
     prepare = commands.add_parser(
         "prepare",
         help="clean, split and pack images or text",
-        description="Clean, split and pack images or text. Images and texts that are unreadable, "
-        "too small or duplicates are dropped and counted. Files are moved to the target only when "
-        "all are complete. The manifest, which contains their digests, is moved last. An "
-        "interrupted command can be run again.",
+        description="Clean, split and pack images or text. Images and texts are dropped and "
+        "counted if they are unreadable, too small or duplicates. Files are moved to the target "
+        "only when all are complete. The manifest, which contains their digests, is moved last. "
+        "An interrupted command can be run again.",
         allow_abbrev=False,
     )
     kinds = prepare.add_subparsers(required=True, metavar="KIND")

@@ -35,8 +35,8 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
     """Join the process group within the context: gloo for CPU tensors, NCCL for GPU tensors.
 
     Raise torch.distributed.DistError (a RuntimeError) if the other processes cannot be reached, and
-    ConfigurationError if the port of rank 0 is in use. An operation with a dead peer fails
-    immediately or after `timeout` seconds.
+    ConfigurationError if the port of rank 0 is in use. If a peer is dead, an operation
+    fails immediately or after `timeout` seconds.
     """
     backend = "gloo"
     if device.type == "cuda":

@@ -39,8 +39,9 @@ def await_free_space(directory: Path, timeout: float) -> None:
 
     Other programs may have filled the volume, and exiting would use up the run's retries. The wait
     ends when a checkpoint as large as the newest one fits, or after `timeout` seconds (0 waits
-    forever). After a timeout, a later check fails. Every process waits independently, before it
-    joins the gang. Raise OSError if the storage is unavailable at the moment.
+    forever). After a timeout, a later check reports the full volume. Every process waits
+    independently, before it joins the gang. Raise OSError if the storage is unavailable at the
+    moment.
     """
     try:
         found = list_checkpoints(directory / "checkpoints")

@@ -134,8 +134,8 @@ class Arena:
     def on_map(self, callback: Callable[[NDArray[np.uint8] | None], object]) -> None:
         """Call `callback` with the memory now, and again whenever it is remapped.
 
-        Before it is remapped, also call `callback` with None, because the old mapping is removed as
-        soon as no view uses it.
+        Before the memory is remapped, also call `callback` with None, because the old mapping may
+        be removed afterwards.
         """
         self._on_map = callback
         self._map()

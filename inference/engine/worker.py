@@ -73,8 +73,8 @@ def main(end: socket.socket, slots: Sequence[Slot], spec: WorkerSpec) -> None:
 class Pinning:
     """Registration of an arena's current memory with CUDA.
 
-    Copies from registered memory to the GPU take less than a third of the time (measured on an
-    H100: 0.38 instead of 1.33 ms for 19 MiB), and do not block.
+    Copies from registered memory to the GPU take less than a third of the usual time (measured
+    on an H100: 0.38 instead of 1.33 ms for 19 MiB), and do not block.
     """
 
     _address: int | None = None

@@ -72,8 +72,8 @@ class Progress:
 class Turns:
     """Connections that take turns within a share of the event loop's time.
 
-    Each turn is followed by a pause. Therefore, even a large number of such connections delays
-    small requests no more than a single connection would. `count` returns the number of requests
+    Each turn is followed by a pause. Therefore, many of these connections delay small requests no
+    more than a single one would. `count` returns the number of requests
     without large JSON that have been handled so far. If this number has not changed since the last
     turn, the pause is omitted. By default, `count` is the time, so no pause is omitted.
     """

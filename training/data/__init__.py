@@ -51,7 +51,7 @@ from workload.configuration import ConfigurationError
 from workload.custom import find
 
 _IDENTITY_SAMPLES: Final = 64
-"""Number of samples per split whose targets identify a data set without a `digest` method."""
+"""Number of targets per split to hash if a data set has no `digest` method."""
 __all__ = [
     "DataError",
     "Dataset",
@@ -179,7 +179,7 @@ def _classes(source: str, part: Any) -> tuple[str, ...]:
 def _identity(source: str, parts: Sequence[Any], classes: Sequence[str]) -> str:
     """Return a digest of the classes and of both parts.
 
-    A part is represented by its `digest()` or, without this method, its size and some targets.
+    A part contributes its `digest()` or, if it has no such method, its size and some targets.
     """
     described = [np.array([*classes])]
     for part in parts:

@@ -2,7 +2,7 @@
 
 A server-side dry run needs the same verbs as the change itself, so RBAC alone cannot keep previews
 from writing. An admission policy therefore rejects all writes by preview groups except dry runs.
-The API server does not apply admission policies to admission policies and webhook configurations
+Admission policies cannot check changes to admission policies and webhook configurations
 (https://kubernetes.io/docs/reference/access-authn-authz/validating-admission-policy/), so preview
 groups get only read access to objects of these kinds.
 """
@@ -89,7 +89,7 @@ def access(
 
 
 def snapshots(groups: Sequence[str], namespace: str) -> Iterator[dict[str, Any]]:
-    """Yield the Roles and bindings for snapshots of a cluster.
+    """Yield the Roles and bindings for groups that take snapshots of a cluster.
 
     `namespace` is Volcano's namespace.
     """

@@ -143,7 +143,8 @@ def _possible_paths(configuration: str) -> set[str]:
     """Return every string in a configuration that may be a path.
 
     YAML is not parsed, because this command runs without installed packages. Strings that are not
-    paths may therefore cause an unaffected stack to be listed, but no affected stack is omitted.
+    paths may therefore cause an unaffected stack to be listed, but affected stacks are never
+    omitted.
     """
     text = re.sub(r"(?m)(^|\s)#.*$|[^\s,{\[]+:(?=\s|$)", " ", configuration)
     words = re.findall(r"[^\s,\[\]{}\"']+", text)

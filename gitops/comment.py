@@ -45,7 +45,7 @@ environment:
            CI_MERGE_REQUEST_IID (set by GitLab pipelines)
   If a GitHub workflow uses a custom token, set GITOPS_AUTHOR to the token's user.
 
-exit status: 0 on success, 1 on an error, such as a rejection by the host, 64 if an argument is
+exit status: 0 on success; 1 on an error, such as a rejection by the host; 64 if an argument is
 invalid.
 """
 Outcome = Literal["created", "updated", "unchanged", "closed", "nothing to close"]
@@ -83,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--issue",
         action="store_true",
-        help="instead of a comment, create or update an issue with the label `drift`",
+        help="instead of a comment, create or update an issue with the `drift` label",
     )
     parser.add_argument(
         "--close",
@@ -217,10 +217,10 @@ def _title(body: str) -> str:
     headline = next((line for line in body.splitlines() if line.startswith("## ")), "")
     if headline.endswith(HEADLINES["failed"]):
         failed = "drift check" if kind == "drift" else "preview"
-        return f"The {failed} of the stack {stack} failed"
+        return f"The {failed} of stack {stack} failed"
     if kind == "drift":
-        return f"The cluster differs from the state of the stack {stack}"
-    return f"Merged changes to the stack {stack} are not applied"
+        return f"The cluster differs from the state of stack {stack}"
+    return f"Merged changes to stack {stack} are not applied"
 
 
 def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":

@@ -100,8 +100,8 @@ def demands(views: Iterable[View]) -> list[Demand]:
 def _claimed_devices(stack: Stack, pod: Pod) -> dict[str, dict[str, Decimal]]:
     """Map each claim that a pod shares with other pods to the accelerators in the claim.
 
-    The key "" contains the accelerators of the pod's other claims. Claims for an unlimited number
-    of devices, which the policies reject, are omitted.
+    The key "" stands for all claims that the pod does not share. Claims for an unlimited number of
+    devices, which the policies reject, are omitted.
     """
     found: dict[str, dict[str, Decimal]] = defaultdict(lambda: defaultdict(Decimal))
     for shared, device_class, amount in claimed_devices(stack, pod, _ROLES.accelerators):
@@ -170,13 +170,13 @@ def is_suspended(resource: Resource) -> bool:
 
 
 def is_schedule(resource: Resource) -> bool:
-    """Return whether an object starts other objects repeatedly, as a CronJob does."""
+    """Return whether an object, such as a CronJob, creates other objects repeatedly."""
     record = resource.record
     return record is not None and any(CONCURRENCY in pods.count for pods in record.pods)
 
 
 def _machine_gpus(pod: Pod) -> dict[str, Decimal]:
-    """Return the GPUs that a kind requests outside of containers, as for virtual machines."""
+    """Return the GPUs of a virtual machine, which are not requested by containers."""
     return pod.gpus(_ROLES.accelerators) if pod.location.machine else {}
 
 
@@ -193,7 +193,7 @@ def _pod_amounts(pod: Pod, *fields: str) -> dict[str, Decimal]:
                 running[name] += amount
     if pod.location.containers or pod.location.machine:
         return dict(sorted(peak.items()))
-    # Resources of the pod itself replace the sum, and its limits are the default for its requests.
+    # Pod-level requests replace the sum. Pod-level limits are the default for pod-level requests.
     own, default = (_amounts(pod.spec["resources"], each) for each in (fields[:1], fields[1:]))
     return dict(sorted({**default, **peak, **own}.items()))
 

@@ -81,7 +81,7 @@ class GitHub:
         self._api.write("PATCH", path, {"body": body})
 
     def issues(self) -> Iterator[Note]:
-        """Yield the open issues with the label `drift`."""
+        """Yield the open issues with the `drift` label."""
         path = f"{self._repository}/issues?state=open&labels={LABEL}&per_page=100"
         return (self._note(item, "number") for item in self._api.pages(path))
 
@@ -160,7 +160,7 @@ class GitLab:
         self._api.write("PUT", f"{self._merge_request()}/notes/{number}", {"body": body})
 
     def issues(self) -> Iterator[Note]:
-        """Yield the open issues with the label `drift`."""
+        """Yield the open issues with the `drift` label."""
         path = f"{self._project}/issues?state=opened&labels={LABEL}&per_page=100"
         return (self._note(item, "iid", "description") for item in self._api.pages(path))
 
@@ -254,7 +254,7 @@ class _Api:
         return response
 
     def _may_receive_token(self, url: httpx.URL) -> bool:
-        """Return whether a URL has the API's origin. It may use HTTPS even if the API uses HTTP."""
+        """Return whether a URL has the API's origin. HTTPS is also allowed if the API uses HTTP."""
         api = self._client.base_url
         return url.host == api.host and (
             (url.scheme, url.port) == (api.scheme, api.port)
@@ -263,7 +263,7 @@ class _Api:
 
 
 def _transport(url: httpx.URL) -> httpx.HTTPTransport:
-    """Return a transport that uses the proxy of the environment for a URL.
+    """Return a transport that uses the proxy that the environment configures for a URL.
 
     With a custom transport, httpx ignores the environment. Without one, it rejects IPv6 networks in
     NO_PROXY.
@@ -350,6 +350,6 @@ def _hint(response: httpx.Response) -> str:
     if response.status_code in (401, 403):
         return (
             " (the token lacks a permission: GitHub jobs need `pull-requests: write` for comments "
-            "and `issues: write` for issues, GitLab jobs need a project token with the `api` scope)"
+            "and `issues: write` for issues; GitLab jobs need a project token with the `api` scope)"
         )
     return ""

@@ -3,8 +3,8 @@
 The base revision is rendered into a temporary state. The current version is previewed against this
 state, so the engine itself determines which resources are created, changed and replaced.
 Placeholders replace the secrets. Images that would be built are identified by the hash of their
-sources. As in a real stack, the hashes of run images leave out this project's directories, so that
-changes to this project start no new runs.
+sources. As in a real stack, the hashes of run images exclude this project's directories, so changes
+to this project do not start new runs.
 """
 
 import json

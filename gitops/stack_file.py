@@ -1,4 +1,4 @@
-"""Parser of stack configuration files. It reads YAML in the same way as Pulumi.
+"""Parser for stack configuration files that reads YAML in the same way as Pulumi.
 
 Pulumi's parser differs from PyYAML: `no`, `on` and `1:30` are strings, `1e3` and `08` are numbers,
 keys become strings, and a duplicate key is an error.

@@ -65,7 +65,7 @@ class Platform:
     queues: Collection[str] | None = None
     images: Mapping[str, str]
     cluster_uid: str | None = None
-    """UID of the namespace kube-system; None if the platform has no output `cluster`."""
+    """UID of the kube-system namespace; None if the platform has no `cluster` output."""
 
     @classmethod
     async def read(
@@ -83,8 +83,8 @@ class Platform:
             stack: Name of the stack.
             opts: Options of the StackReference.
             name: Name of the StackReference. Required if a program reads the stack more than once.
-            provider: Provider of the workloads, by default the program's default provider. It reads
-                the namespace kube-system, unless `check_cluster` is False.
+            provider: Provider of the workloads, by default the program's default provider. Unless
+                `check_cluster` is False, it must be allowed to read the kube-system namespace.
             check_cluster: Verify that the provider uses the cluster of the platform.
 
         Raises:
@@ -108,7 +108,7 @@ class Platform:
                     f"Stack {stack!r} is the platform of the cluster {platform.cluster_uid}, but "
                     f"this program deploys to the cluster {found_uid}: pass a provider for the "
                     "platform's cluster, or correct kubernetes:context. A cluster is identified "
-                    "by the UID of its namespace kube-system."
+                    "by the UID of its kube-system namespace."
                 )
         return platform
 

@@ -93,7 +93,7 @@ _QUESTIONS: Final = (
     _Question("storage_class", "name of the storage class", _class_name),
     _Question("registry", "registry of the images", _constant("registry.example.com")),
     _Question(
-        "install_volcano", "install the scheduler Volcano (yes or no)", _constant(True), _boolean
+        "install_volcano", "install the Volcano scheduler (yes or no)", _constant(True), _boolean
     ),
     _Question(
         "install_plugin", "install NVIDIA's device plugin (yes or no)", _constant(True), _boolean

@@ -41,7 +41,7 @@ class GangAnswer(CamelModel):
     start_range: Range | None = None
     """Range of known start times over all simulations; null if the gang starts in no simulation."""
     end_seconds: float | None = None
-    """Null if the gang does not start, or if neither a deadline nor an estimate is known."""
+    """Null if the gang does not start, or if it has neither a deadline nor an estimated end."""
     end_range: Range | None = None
     """Range of known end times over all simulations; null if the end is unknown in all of them."""
     start_without_seconds: float | None = None
@@ -78,7 +78,7 @@ class Victim(CamelModel):
     pods: int
     gpu_hours: float | None
     """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log
-    contains no checkpoint. Null if, in any simulation, neither time is known."""
+    contains no checkpoint. Null if neither time is known in at least one simulation."""
     least_gpu_hours: float | None = None
     """Minimum GPU-hours over the simulations with this eviction; null if all are unknown."""
     simulations: int = 1

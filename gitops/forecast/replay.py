@@ -18,12 +18,12 @@ from gitops.forecast.state import Gang, State
 from gitops.runs.snapshot import accelerators, group_of, request
 
 _STABLE_SESSIONS: Final = 2
-"""Number of sessions without a change after which a decision is final, once the scheduler knows the
-last change. The first of these sessions may have started before."""
+"""Number of sessions without a change after which a decision is final, counted from when the
+scheduler learns of the last change. The first of these sessions may have started before that."""
 _STABLE_LISTS: Final = 10
 """Minimum time without a change after which a decision is final, as a multiple of the time that it
-takes to list the states of the pods. Counting sessions is not sufficient: on a busy machine, they
-may end before the API server has stored the scheduler's decisions."""
+takes to list the states of the pods. Counting sessions is not sufficient: on a busy machine, these
+sessions may end before the API server has stored the scheduler's decisions."""
 _MAX_SESSIONS_BEHIND: Final = 50
 """Maximum number of sessions to wait for the scheduler to bind pods, since binding can fail."""
 _BOUND: Final = "Running"
@@ -47,7 +47,7 @@ class SimulatedGang:
     """Time (s) from `start` to the expected end; None if it is unknown."""
     start: float | None = None
     started_before_snapshot: bool = False
-    """True if the gang has been running since before the snapshot."""
+    """True if the gang was already running in the snapshot."""
     end: float | None = None
     attempt: int = 0
     reason: str = ""
@@ -253,8 +253,8 @@ class Replay:
     def _preempting_queues(self) -> set[str]:
         """Return the queues in which a gang may preempt other gangs.
 
-        Each of these queues contains a waiting gang that may preempt at least one gang, and that
-        would fit if all gangs that it may preempt were evicted.
+        Each of these queues contains a waiting gang that may preempt other gangs and that would fit
+        after the eviction of all of them.
         """
         if not self._preempts:
             return set()

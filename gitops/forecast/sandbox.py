@@ -200,8 +200,8 @@ class Sandbox:
     def _configure(self, text: str) -> None:
         """Configure the scheduler. A session that has started keeps its configuration."""
         before = self._log.read().configuration_reads
-        # The scheduler reads its configuration once for each file that changes in its directory, so
-        # the file is written elsewhere and then moved.
+        # The scheduler rereads its configuration for each file that changes in the configuration's
+        # directory, so the file is written elsewhere and then moved.
         new = self._settings.parent.with_name(_CONFIGURATION_FILE)
         new.write_text(text)
         new.replace(self._settings)
@@ -216,7 +216,8 @@ class Sandbox:
         end = self.sessions() + count
         missing = f"its log does not contain {count} new lines with 'Close Session'"
         self._wait_while(
-            lambda: "" if self.sessions() >= end else missing, "the scheduler completes no sessions"
+            lambda: "" if self.sessions() >= end else missing,
+            "the scheduler completes too few sessions",
         )
 
     def _unknown_objects(self) -> str:
@@ -243,13 +244,13 @@ class Sandbox:
     def end(self, *gangs: str, pods_only: bool = False) -> None:
         """Delete the pods of gangs and, unless `pods_only` is set, their PodGroups.
 
-        They are deleted after the start of a session, so that no session considers only some of the
-        pods as deleted.
+        The deletion begins right after the start of a session, so that no session considers only
+        some of the pods as deleted.
         """
         before = self._log.read().opened
         self._wait_while(
             lambda: "" if self._log.read().opened > before else "its log reports no new session",
-            "the scheduler starts no session",
+            "the scheduler does not start a session",
             pause=0.01,
         )
         selector = f"{GANG_LABEL} in ({','.join(gangs)})"
@@ -368,9 +369,10 @@ def sandbox(
 ) -> Iterator[Sandbox]:
     """Run a simulated cluster with this scheduler configuration (None: Volcano's default).
 
-    The scheduler is the Volcano release with the same minor version as `volcano`, or the default
-    release if this project builds no such release. Missing programs are built first, and the
-    progress is written to stderr. `period` is the time (s) between two scheduler sessions.
+    The scheduler comes from the Volcano release with the same minor version as `volcano` or, if
+    this project does not build that version, from the default release. Missing programs are built
+    first, and the progress is written to stderr. `period` is the time (s) between two scheduler
+    sessions.
 
     Raises:
         GitopsError: If the cluster does not start.

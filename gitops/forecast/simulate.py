@@ -206,7 +206,7 @@ def _assumptions(replay: Replay, now: datetime) -> list[str]:
     notes.append(f"the scheduler considers all gangs every {PERIOD} s instead of every second")
     endless = sum(run.remaining is None for run in replay.runs)
     if endless:
-        notes.append(f"gangs without a known end, which run beyond the horizon: {endless}")
+        notes.append(f"gangs that run beyond the horizon because their end is unknown: {endless}")
     notes.append(
         "gangs with a known end finish at the time estimated from their logs, or at their deadline"
     )

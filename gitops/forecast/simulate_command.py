@@ -69,13 +69,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def add_repeat(parser: argparse.ArgumentParser) -> None:
-    """Add the option `--repeat`, which `simulate` and `preview` share."""
+    """Add the `--repeat` option, which `simulate` and `preview` share."""
     parser.add_argument(
         "--repeat",
         type=_count,
         metavar="N",
-        help="number of simulations, whose results may differ because the scheduler chooses at "
-        "random among equal gangs and nodes; default: 3 if it may preempt or reclaim, otherwise 1",
+        help="number of simulations; their results may differ, because the scheduler chooses at "
+        "random among equal gangs and nodes; default: 3 if the scheduler may evict pods, "
+        "otherwise 1",
     )
 
 

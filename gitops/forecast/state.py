@@ -85,7 +85,7 @@ class Gang(CamelModel):
     queue: str
     priority_class: str = ""
     priority: int = 0
-    """Priority of the pods; 0 if it is unknown, as for gangs without pods."""
+    """Priority of the pods; 0 if it is unknown, for example because the gang has no pods."""
     minimum: int = Field(ge=1)
     """Number of pods that must start together."""
     preemptable: bool | None = None

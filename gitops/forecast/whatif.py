@@ -173,7 +173,7 @@ def _common_reservations(nodes: Iterable[Node]) -> Amounts:
 def _with_weights(state: State, changes: Sequence[str]) -> list[Queue]:
     if changes and state.plugins and "proportion" not in state.plugins:
         raise GitopsError(
-            f"--queue {changes[0]} has no effect: only the plugin proportion uses weights, but the "
+            f"--queue {changes[0]} has no effect: only the proportion plugin uses weights, but the "
             "scheduler in the snapshot does not use this plugin; omit --queue"
         )
     by_name = {queue.name: queue for queue in state.queues}

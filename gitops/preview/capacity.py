@@ -214,7 +214,8 @@ def _requested_amount(
     if name.startswith("limits."):
         resource = name.removeprefix("limits.")
         return sum((demand.total(demand.limits, resource) for demand in inside), Decimal(0))
-    # In a quota, `cpu` means the same as `requests.cpu`; so do `memory` and `ephemeral-storage`.
+    # In a quota, `cpu` means the same as `requests.cpu`. The same applies to `memory` and
+    # `ephemeral-storage`.
     if name.startswith("requests.") or name in (*HOST_RESOURCES, "ephemeral-storage"):
         resource = name.removeprefix("requests.")
         return sum((demand.total(demand.requests, resource) for demand in inside), Decimal(0))

@@ -41,7 +41,7 @@ class Change:
 
     @property
     def adopts(self) -> bool:
-        """True if the stack starts to manage an object that exists in the cluster."""
+        """True if the stack starts managing an object that already exists in the cluster."""
         old, new = (self._identity(each)[:2] for each in (self.step.old, self.step.new))
         return self.step.found and (old != new or "provider" in self.step.replaced_for)
 
@@ -49,9 +49,9 @@ class Change:
     def is_deleted_last(self) -> bool:
         """True if the engine deletes the new object at the end of the update.
 
-        This happens if an earlier update replaced the object but failed before it deleted the old
-        one, and this update reverts the replacement. The old one is then the same object in the
-        cluster as the new one, and the engine still deletes it.
+        This happens if an earlier update replaced the object but failed before deleting the old
+        one, and this update reverts the replacement. The new and the old resource are then the same
+        object in the cluster, and the engine still deletes it.
         """
         if self.step.new is None:
             return False

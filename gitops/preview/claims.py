@@ -99,8 +99,8 @@ def size_warning(change: Change) -> str | None:
             return None
         return (
             f"Claim `{change.resource.name}` grows from {now.text} to {after.text}, which "
-            "Kubernetes rejects, because the claim has no storage class: keep its `size`, which "
-            "does not limit the use of a declared volume."
+            "Kubernetes rejects, because the claim has no storage class. Keep its `size`: it does "
+            "not limit how much of a declared volume can be used."
         )
     return (
         f"Claim `{change.resource.name}` shrinks from {now.text} to {after.text}, which Kubernetes "

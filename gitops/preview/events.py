@@ -1,4 +1,4 @@
-"""Parser of the engine's event log (one JSON object per line). The result contains no secrets.
+"""Parser for the engine's event log (one JSON object per line). The result contains no secrets.
 
 The format is `apitype.EngineEvent` of the Pulumi SDK. Only the fields that the report needs are
 read. The results are sorted, because the order of events differs between runs. The engine marks
@@ -77,7 +77,7 @@ class Step:
     replaced_for: tuple[str, ...] = ()
     """Changed fields that require a replacement."""
     found: bool = False
-    """True if an object with the name of the new one exists in the cluster."""
+    """True if an object with the new object's name already exists in the cluster."""
     deleted_last: tuple[State, ...] = ()
     """Replaced objects, which the engine deletes at the end of the update.
 
@@ -306,7 +306,7 @@ def _outputs(stack: _Metadata, hide: Mask) -> tuple[dict[str, Any], dict[str, An
 
 
 def _finding(policy: _Policy, hide: Mask) -> PolicyFinding:
-    # At level `remediate`, violations that cannot be remediated count as mandatory.
+    # At the `remediate` level, violations that cannot be remediated count as mandatory.
     mandatory = policy.level != "advisory"
     message, urn = hide(policy.message), hide(policy.urn)
     return PolicyFinding(policy.rule, mandatory, message, urn, policy.severity)

@@ -46,7 +46,7 @@ def impacts(changes: Iterable[Change]) -> list[Impact]:
     single = {
         impact
         for change in all_changes
-        # Changed templates do not affect an active run of a schedule, which has copies of them.
+        # An active run of a schedule has copies of the templates, so changes do not affect it.
         if _schedule(change.resource) not in schedules
         and (impact := _impact(change, idle, states.get(change.step.urn))) is not None
     }
@@ -193,15 +193,16 @@ def _servers_without_models(changes: list[Change]) -> Iterator[Impact]:
         for run in sorted(started.intersection(_variables(pods, "RUN_NAME"))):
             yield Impact(
                 _SERVICES,
-                f"{change.resource.kind} `{change.resource.name}` will serve the run `{run}`, "
-                "which this change starts: its new pods have no model until the run saves one.",
+                f"{change.resource.kind} `{change.resource.name}` will serve run `{run}`, which "
+                "this change starts. New pods of the service have no model until the run saves "
+                "one.",
             )
         for sweep in sorted(sweeps.intersection(_variables(pods, "SWEEP_NAME"))):
             yield Impact(
                 _SERVICES,
-                f"{change.resource.kind} `{change.resource.name}` serves the winner of the sweep "
-                f"`{sweep}`, which this change starts or changes: its new pods have no model until "
-                "the sweep has finished.",
+                f"{change.resource.kind} `{change.resource.name}` serves the winner of sweep "
+                f"`{sweep}`, which this change starts or changes. New pods of the service have no "
+                "model until the sweep has finished.",
             )
 
 
@@ -293,7 +294,7 @@ _RUN_SUSPENDED = (
     "is suspended: its pods are terminated, and the work since the last checkpoint is lost. It "
     "keeps its name and continues when it is resumed."
 )
-_SCHEDULE_SUSPENDED = "is suspended: it starts no new runs. An active run continues."
+_SCHEDULE_SUSPENDED = "is suspended: it does not start new runs. An active run continues."
 _RUN_STOPPED = (
     "is stopped permanently: its pods are terminated, the work since the last checkpoint is lost, "
     "and it cannot be resumed."
@@ -333,7 +334,7 @@ def _has_role(resource: Resource, role: Role) -> bool:
 
 
 def _renamed_runs(changes: Iterable[Change]) -> Iterator[Impact]:
-    """Yield an effect for each new run with the settings of a removed run, `<key>-<hash>`."""
+    """Yield an effect for each new run with the settings (and thus the hash) of a removed run."""
     runs = [(change, _settings(change)) for change in changes if _is_run(change.resource)]
     removed = {key: change for change, key in runs if change.step.operation == "delete"}
     for change, key in runs:
@@ -341,9 +342,10 @@ def _renamed_runs(changes: Iterable[Change]) -> Iterator[Impact]:
             old = removed[key].resource.name
             yield Impact(
                 _RUNS,
-                f"Training run `{change.resource.name}` has the settings of `{old}`, which is "
-                f"removed, and starts from the beginning. If its job was renamed, set `run: {old}` "
-                "to keep that run, and remove `run` when you next change the job.",
+                f"Training run `{change.resource.name}` starts from the beginning, although it has "
+                f"the settings of the removed run `{old}`. If its job was renamed, set "
+                f"`run: {old}` to keep the removed run, and delete `run` when you next change the "
+                "job.",
             )
 
 
@@ -375,7 +377,7 @@ def _run_effects(change: Change, state: State | None) -> Iterator[str]:
         )
         yield f"If it is still running, {lost}."
     if change.is_retained and change.new is not None and _moves(change):
-        place = f"namespace `{change.new.resource.namespace}`"
+        place = f"`{change.new.resource.namespace}` namespace"
         place = "new cluster" if changes_cluster(change) else place
         yield f"A second run starts under the same name in the {place}."
 

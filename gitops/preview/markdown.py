@@ -205,7 +205,7 @@ def amount(value: Decimal, resource: str) -> str:
 def _queue(row: PoolRow | CostRow) -> Markup:
     if not row.queue:
         return _markdown(f"(no queue, {plain(row.role)})")
-    # Most pods in queues are training; pods with another role are in separate rows.
+    # Most pods in queues are training pods. Pods with another role are in separate rows.
     role = "" if row.role == "training" else f" ({plain(row.role)})"
     return _markdown(f"{cell(row.queue)}{role}")
 

@@ -13,7 +13,8 @@ from gitops.prices import Prices
 _HOUR = 3600
 _ROLES = ("training", "interactive")
 REJECTION_EFFECT = (
-    "Volcano terminates a Volcano Job after about three minutes without its pods; other kinds wait."
+    "Volcano terminates a Volcano Job after about three minutes without its pods; jobs of other "
+    "kinds wait."
 )
 
 

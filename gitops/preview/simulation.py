@@ -41,12 +41,13 @@ def with_simulation(
 ) -> tuple[Plan, Answer | None]:
     """Simulate a plan. Return the plan with the violations found, and the simulation's answer.
 
-    `snapshot` is a file name. If it is an empty string, a new snapshot of the stack's cluster is
-    taken. If it is None or the plan is incomplete, nothing is simulated, and a warning lists the
+    `snapshot` is a file name; an empty string requests a new snapshot of the stack's cluster.
+    `configuration` is the configuration file of the policy pack, and `repeat` the number of
+    simulations.
+
+    If `snapshot` is None or the plan is incomplete, nothing is simulated, and a warning lists the
     mandatory rules that were not evaluated. If the simulation fails, a warning states why, and
-    mandatory rules count as violated. The answer is None if nothing was simulated or the
-    simulation failed. `configuration` is the configuration file of the policy pack, and `repeat`
-    the number of simulations.
+    mandatory rules count as violated. In both cases, the answer is None.
 
     Raises:
         GitopsError: If the configuration is invalid.

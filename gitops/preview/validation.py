@@ -1,8 +1,8 @@
 """Detection of previews that are incomplete because the API server cannot validate them.
 
-The provider requests the result of each change from the API server (server-side dry run). If the
-user is not allowed to create and patch objects, the cluster lacks their kind, or the API server
-does not respond, the provider silently compares only the manifests.
+The provider requests the result of each change from the API server (server-side dry run). It
+silently compares only the manifests if the user is not allowed to create and patch objects, if the
+cluster lacks their kind, or if the API server does not respond.
 """
 
 import json
@@ -27,7 +27,7 @@ from kube.names import (
 
 _TIMEOUT_SECONDS: Final = 20
 _MAX_PATH_LENGTH: Final = 256
-"""Maximum length of a path. A longer `kubeconfig` setting must be the content of a kubeconfig."""
+"""Maximum length of a path. A longer `kubeconfig` setting is taken to be a kubeconfig's content."""
 
 _MONITORS: Final = {"podmonitors": "training", "prometheusrules": "gpu-platform"}
 """Maps resources of the Prometheus operator to the name of an object that the stack creates."""
@@ -75,7 +75,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         f"Not validated by the API server: this user is not allowed to {denied}, so the preview "
         "shows changed manifests, but not what the API server would reject or replace.": denied,
         f"Not validated by the API server: the cluster lacks {missing}. Install the operator "
-        "before the update, which fails otherwise.": missing,
+        "first; otherwise, the update fails.": missing,
     }
     return tuple(notice for notice, found in notices.items() if found)
 
@@ -256,6 +256,6 @@ def _kubectl(
 
 def _unreachable(stack: Stack, reason: str) -> GitopsError:
     return GitopsError(
-        f"the cluster of the stack {stack.name} does not respond, so nothing was previewed: "
+        f"the cluster of stack {stack.name} does not respond, so nothing was previewed: "
         f"{reason} (check the kubeconfig, its context and the login; --rendered needs no cluster)"
     )

@@ -29,7 +29,7 @@ examples:
   python -m gitops status --json | jq '.runs[] | select(.state == "waiting") | .reasons'
 
 GPU-hours and cost include only pods that still exist. gitops/config/prices.yaml contains the prices
-of GPU models, keyed by the value of the node label nvidia.com/gpu.product. Nodes without this label
+of GPU models, keyed by the value of the nvidia.com/gpu.product node label. Nodes without this label
 are assumed to have the model of --stack.
 
 exit status: 0 if no run has failed; 1 if a run has failed or the cluster does not respond; 64 if an

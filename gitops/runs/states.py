@@ -60,7 +60,7 @@ def _records(resource: Resource, status: Object) -> Iterator[Object]:
     if isinstance(state := status.get("state"), dict):
         yield state
     conditions = status.get("conditions", ())
-    # A JobFlow's conditions are keyed by job. The pods of the jobs report the reasons instead.
+    # A JobFlow's conditions (a mapping keyed by job) contain no reasons. The pods report them.
     for condition in () if isinstance(conditions, dict) else conditions:
         if resource.states.get(condition.get("type")) is State.FAILED:
             yield condition
@@ -106,7 +106,7 @@ def _job_state(snapshot: Snapshot, namespace: str, name: str) -> State | None:
 
 
 def is_part_of_a_job(resource: Resource, job: Object) -> bool:
-    """Return whether an object of another kind created this job, as a JobSet creates Jobs.
+    """Return whether an object of another kind, such as a JobSet, created this job.
 
     Return False for the steps of a JobFlow, because each step has a separate PodGroup.
     """

@@ -25,7 +25,8 @@ from kube.kinds.record import State
 from kube.kinds.volcano import FLOW, JOB, with_ancestors
 
 _REJECTION: Final = re.compile(r'is forbidden: (.*?)(?:", Reason:|$)', re.DOTALL)
-"""Reason in an event. Volcano's events contain it as a field of a Go structure."""
+"""Reason for a rejection, in the text of an event. In Volcano's events, it is a field of a printed
+Go structure."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +65,9 @@ def waiting(snapshot: Snapshot) -> list[Waiting]:
 def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
-    The PodGroups are sorted by priority, then by age, as Volcano's `priority` and `gang` plugins
-    sort jobs that have not started. A PodGroup that is not admitted has no pods, so its
-    PriorityClass takes precedence over the priorities of the pods.
+    The PodGroups are sorted by priority, then by age, in the same way as Volcano's `priority` and
+    `gang` plugins sort jobs that have not started. A PodGroup that is not admitted has no pods, so
+    its PriorityClass takes precedence over the priorities of the pods.
     """
     pod_priorities: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():
@@ -134,7 +135,8 @@ def _suspended_jobs(snapshot: Snapshot) -> Iterator[Waiting]:
 
 
 def _jobs_in_missing_queues(snapshot: Snapshot) -> Iterator[Waiting]:
-    # Volcano creates no PodGroup for such a job, and terminates it after about three minutes.
+    # If a job's queue does not exist, Volcano creates no PodGroup for the job, and terminates the
+    # job after about three minutes.
     groups = {(group["metadata"]["namespace"], owner(group)) for group in snapshot.all("PodGroup")}
     for job in snapshot.all(JOB.name):
         queue = queue_of(job)
@@ -149,8 +151,8 @@ def _jobs_in_missing_queues(snapshot: Snapshot) -> Iterator[Waiting]:
 def missing_queue(snapshot: Snapshot, name: str) -> str:
     """Return the reason for waiting if a queue does not exist, otherwise "".
 
-    The queues root and default always exist, so an empty list means that the user is not allowed to
-    list queues.
+    The `root` and `default` queues always exist, so an empty list means that the user is not
+    allowed to list queues.
     """
     queues = snapshot.all("Queue")
     exists = not queues or snapshot.find("Queue", None, name) is not None

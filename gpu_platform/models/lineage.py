@@ -34,7 +34,7 @@ class Verdict(BaseModel):
 
 
 class Lineage(BaseModel):
-    """Origin of a published model. It is stored in a signed file of the artifact."""
+    """Origin of a published model, stored in a signed file of the artifact."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -50,12 +50,12 @@ class Lineage(BaseModel):
     data_sha256: str = Field(description="Digest of the samples.")
     metrics: dict[str, float] = Field(description="Metrics on held-out data.")
     settings: dict[str, str | int | float] = Field(
-        description="Settings that determine the result of the training."
+        description="Settings that determine the training result."
     )
     policies: Verdict | None = None
 
     def missing(self) -> Iterator[str]:
-        """Yield a sentence for each reason why the lineage does not permit a promotion."""
+        """Yield a sentence for each reason why the lineage does not permit promotion."""
         if not self.specification or not self.run.endswith(f"-{self.specification}"):
             yield "run is not named <job>-<8 hex digits>, so its specification is unknown"
         if "@sha256:" not in self.code:

@@ -68,7 +68,7 @@ class Reference:
 
 
 class UnavailableError(GitopsError):
-    """The registry did not respond, returned a server error or limited the rate of requests."""
+    """Error for a registry that did not respond, or responded with a server error or rate limit."""
 
 
 class _Client(Registry):  # type: ignore[misc]

@@ -152,7 +152,7 @@ class GpuStack(Deferred):
     """NVIDIA's device plugin and the runtime class, for clusters without them."""
 
     gpu_nodes: pulumi.Output[Values]
-    """GPU resource and nodes of the cluster, for the argument `gpuNodes` of jobs and services."""
+    """GPU resource and nodes of the cluster, for the `gpuNodes` argument of jobs and services."""
 
     def __init__(
         self, name: str, args: Arguments, opts: pulumi.ResourceOptions | None = None
@@ -321,7 +321,7 @@ def _pop(values: Values, keys: tuple[str, ...]) -> Values:
 
 
 async def _platform(name: str, values: Values, parent: Deferred) -> Platform:
-    """Return the platform for a workload. Arguments override outputs of the stack `platform`."""
+    """Return the platform for a workload. Arguments override outputs of the platform's stack."""
     nodes = _gpu_nodes(values) if "gpu_nodes" in values else None
     if "platform" in values:
         # The component's provider may lack permission to read kube-system.

@@ -91,7 +91,7 @@ async def _reject_secrets(inputs: Any, component: ComponentDefinition) -> None:
         remedy = (
             f"create a Kubernetes Secret, and name it in envFrom or volumes; otherwise {remedy}"
         )
-    # Without details: Pulumi prints the value of each argument that they name.
+    # The error has no details, because Pulumi prints the value of each argument that details name.
     raise InputPropertiesError(
         f"{', '.join(sorted(keys)) or 'an argument'} contains a secret, which the stack's state "
         f"would store in plain text: {remedy}",

@@ -1,4 +1,4 @@
-"""Command line of `python -m gpu_platform`, including its command `models`."""
+"""Command line of `python -m gpu_platform`, including its `models` command."""
 
 import argparse
 from pathlib import Path
@@ -99,7 +99,7 @@ def parser() -> argparse.ArgumentParser:
         "--platform",
         type=Path,
         metavar="FILE",
-        help="read the description of the platform (platform.json of the ConfigMap gpu-platform) "
+        help="read the description of the platform (platform.json in the gpu-platform ConfigMap) "
         "from this file instead of the cluster",
     )
     run.add_argument(
@@ -156,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
 def _add_models(
     commands: "argparse._SubParsersAction[Any]", parser: type[argparse.ArgumentParser]
 ) -> None:
-    """Add the command `models`."""
+    """Add the `models` command."""
     models = commands.add_parser(
         "models",
         help="publish, show, compare and promote models in a registry",

@@ -1,4 +1,4 @@
-"""Builds runs from a job file, exactly as the platform's stack would create them."""
+"""Runs built from a job file, identical to those that the platform's stack would create."""
 
 from __future__ import annotations
 

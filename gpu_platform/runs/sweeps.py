@@ -15,8 +15,8 @@ _KEYS: Final = {
 def check_summary(key: str, summary: Mapping[str, Any], *more: str) -> None:
     """Raise GitopsError if a sweep's summary lacks a key that this version requires.
 
-    An earlier version of the controller wrote such a summary. `more` lists keys that only the
-    caller requires.
+    A missing key means that an earlier version of the controller wrote the summary. `more` lists
+    keys that only the caller requires.
     """
     if not summary.keys() >= {*_KEYS, *more}:
         raise GitopsError(

@@ -148,11 +148,11 @@ def test_drift_opens_updates_and_closes_one_issue(host: State, tmp_path: Path) -
 @pytest.mark.parametrize(
     ("kind", "headline", "title"),
     [
-        ("drift", "2 changes", "The cluster differs from the state of the stack prod"),
-        ("drift", "the preview failed", "The drift check of the stack prod failed"),
-        ("preview", "2 changes", "Merged changes to the stack prod are not applied"),
-        ("preview", "blocked", "Merged changes to the stack prod are not applied"),
-        ("preview", "the preview failed", "The preview of the stack prod failed"),
+        ("drift", "2 changes", "The cluster differs from the state of stack prod"),
+        ("drift", "the preview failed", "The drift check of stack prod failed"),
+        ("preview", "2 changes", "Merged changes to stack prod are not applied"),
+        ("preview", "blocked", "Merged changes to stack prod are not applied"),
+        ("preview", "the preview failed", "The preview of stack prod failed"),
     ],
 )
 def test_an_issue_has_the_title_of_its_report(

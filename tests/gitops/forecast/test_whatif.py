@@ -72,7 +72,9 @@ def test_queue_weight_can_be_changed() -> None:
 def test_queue_weight_without_effect_is_rejected() -> None:
     text = "actions: allocate\ntiers:\n- plugins:\n  - name: priority\n  - name: capacity\n"
     original = state().model_copy(update={"scheduler_configuration": text})
-    with pytest.raises(GitopsError, match=r"vision\.weight=3 has no effect: only the plugin"):
+    with pytest.raises(
+        GitopsError, match=r"vision\.weight=3 has no effect: only the proportion plugin"
+    ):
         Changes(queues=["vision.weight=3"]).apply(original)
 
 

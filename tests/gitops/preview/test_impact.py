@@ -105,7 +105,7 @@ def test_removed_run_that_is_suspended_is_not_reported_to_continue() -> None:
 @pytest.mark.parametrize(
     ("namespace", "key", "place"),
     [
-        ("ml2", "metadata.namespace", "in the namespace `ml2`"),
+        ("ml2", "metadata.namespace", "in the `ml2` namespace"),
         ("ml", "provider", "in the new cluster"),
     ],
 )
@@ -237,7 +237,10 @@ def test_run_of_a_renamed_job_is_reported_to_start_from_the_beginning() -> None:
             plans.step("delete", plans.volcano_job("old-00000000"), retain=True),
             plans.step("create", new=plans.volcano_job(name)),
         )
-        return any(f"`{name}` has the settings of `old-00000000`, which" in text for text in texts)
+        expected = (
+            f"`{name}` starts from the beginning, although it has the settings of the removed"
+        )
+        return any(expected in text for text in texts)
 
     assert renamed("new-00000000")
     assert not renamed("new-11111111")
@@ -278,7 +281,7 @@ def test_server_of_an_untrained_run_is_reported() -> None:
     started = plans.step("create", new=plans.volcano_job("run-11111111"))
     server_update = plans.step("update", serving("run-00000000"), serving("run-11111111"))
     (text,) = texts_of(started, server_update)
-    assert "Deployment `digits` will serve the run `run-11111111`" in text
+    assert "Deployment `digits` will serve run `run-11111111`" in text
     assert "which this change starts" in text
     # An existing run may have been trained already.
     assert texts_of(plans.same(plans.volcano_job("run-11111111")), server_update) == []
@@ -312,7 +315,7 @@ def test_server_of_a_changed_sweeps_winner_is_reported() -> None:
 
     server_update = plans.step("update", serving_winner("a"), serving_winner("b"))
     (text,) = texts_of(plans.step("update", sweep_template(8), sweep_template(9)), server_update)
-    assert "Deployment `digits` serves the winner of the sweep `digits-sweep`" in text
+    assert "Deployment `digits` serves the winner of sweep `digits-sweep`" in text
     assert texts_of(plans.same(sweep_template(8)), server_update) == []
 
 

@@ -120,7 +120,8 @@ def test_run_may_be_rejected_while_an_earlier_run_uses_the_quota() -> None:
     assert text == (
         "The quota of ml allows 31 `requests.nvidia.com/gpu`, but 32 are requested, 16 of them for "
         "earlier runs that may continue: the API server may reject pods of `run-11111111`. Volcano "
-        "terminates a Volcano Job after about three minutes without its pods; other kinds wait."
+        "terminates a Volcano Job after about three minutes without its pods; jobs of other kinds "
+        "wait."
     )
     # A run that waits in its queue has no pods.
     steps[0] = plans.same(plans.queue(gpus=16))

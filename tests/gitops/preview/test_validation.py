@@ -117,7 +117,7 @@ def test_kinds_that_the_cluster_lacks_are_reported(stack: Stack, installs_volcan
     volcano = "" if installs_volcano else "`jobs.batch.volcano.sh`, "
     assert probe(stack) == (
         f"Not validated by the API server: the cluster lacks {volcano}`rayjobs.ray.io`. Install "
-        "the operator before the update, which fails otherwise.",
+        "the operator first; otherwise, the update fails.",
     )
 
 

@@ -282,8 +282,8 @@ def test_run_that_exceeds_the_quota_is_reported(
     assert main(["run", str(files / "job.yaml"), "--namespace", "vision", "--dry-run"]) == 0
     assert (
         "0 of 8 nvidia.com/gpu are left in quota team, so the API server may reject the run's "
-        "pods. Volcano terminates a Volcano Job after about three minutes without its pods; other "
-        "kinds wait."
+        "pods. Volcano terminates a Volcano Job after about three minutes without its pods; jobs "
+        "of other kinds wait."
     ) in capsys.readouterr().err
 
 

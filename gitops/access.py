@@ -68,7 +68,7 @@ def plural(kind: str) -> str:
 def access(
     name: str, objects: Iterable[Object], groups: Mapping[Purpose, Sequence[str]]
 ) -> Iterator[dict[str, Any]]:
-    """Yield the Roles and bindings for the groups that preview or update the stack `name`.
+    """Yield the Roles and bindings for the groups that preview or update the stack named `name`.
 
     If there are preview groups, the first objects are the admission policy that limits these groups
     to dry runs, and the policy's binding.

@@ -105,7 +105,7 @@ def _stack_access(stack: "Stack", options: argparse.Namespace) -> "Iterator[Mapp
     for warning in plan.warnings:
         if release := _RELEASE_WARNING.search(warning):
             sys.stderr.write(
-                f"warning: the chart {release[1]} also requires permissions for all objects that "
+                f"warning: the {release[1]} chart also requires permissions for all objects that "
                 "it installs, which usually means administrator permissions\n"
             )
     groups = {"preview": options.previewers, "update": options.updaters}

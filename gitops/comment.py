@@ -151,9 +151,9 @@ def put_comment(host: "Host", body: str) -> Outcome:
 
 
 def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> int:
-    """Replace this account's comments about stacks that are no longer affected.
+    """Mark this account's comments about stacks that are no longer affected as outdated.
 
-    These comments describe updates that will not happen. Return the number of replaced comments.
+    These comments describe updates that will not happen. Return the number of marked comments.
     """
     outdated: list[tuple[int, str]] = []
     for note in host.comments():

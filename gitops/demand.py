@@ -65,7 +65,8 @@ class Demand:
     gpu_hours: Decimal | None = None
     """GPU-hour budget of a sweep if the pods belong to its trial template; otherwise None."""
     expected_share: Decimal | None = None
-    """Expected fraction of the sweep's maximum epochs or steps; 1 without early stopping."""
+    """Fraction of the maximum epochs or steps that a sweep's trials are expected to run; 1 without
+    early stopping."""
 
     @property
     def gpus(self) -> dict[str, Decimal]:

@@ -65,7 +65,7 @@ def workspace(stack: Stack, base: str | None) -> Iterator[Stack]:
                     _configure(before, project / f"Pulumi.{stack.name}.yaml", directory)
                     run_or_fail(before, "up", "--yes", "--skip-preview", *stack_options(before))
                 except GitopsError:
-                    # The change may fix the base, so preview the change anyway.
+                    # The change may fix the error in the base, so preview the change anyway.
                     rendered = replace(rendered, notices=(_BROKEN_BASE.format(base=base),))
                     _reset_state(rendered, directory)
         _configure(rendered, stack.file, directory)

@@ -1,4 +1,4 @@
-"""Comparison of the settings of environments, which requires neither Pulumi nor secrets."""
+"""Comparison of the settings of environments, without Pulumi and without decrypting secrets."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _MAX_LENGTH = 200
 
 
 def values_of(configuration: dict[str, Any]) -> tuple[dict[str, Any], frozenset[str]]:
-    """Return the project's configuration without key prefixes, and the names of secret keys."""
+    """Return the project's configuration without key prefixes, and the keys with secret values."""
     values = {
         key.removeprefix(_PREFIX): value
         for key, value in configuration.items()

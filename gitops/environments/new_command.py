@@ -206,7 +206,7 @@ def _scalar(value: object) -> str:
 
 
 def policies(answers: Mapping[str, Any]) -> str:
-    """Return the content of `policies/config/NAME.json`, including registries and GPU budget."""
+    """Return the content of `policies/config/NAME.json` with the registries and the GPU budget."""
     plugin = ["gpu-system/DaemonSet/nvidia-device-plugin"] if answers["install_plugin"] else []
     registries = [answers["registry"], *(["nvcr.io/nvidia"] if plugin else [])]
     namespaces = ["*/Namespace/volcano-system", *(["*/Namespace/gpu-system"] if plugin else [])]

@@ -72,7 +72,7 @@ _STDERR: Final = 2
 
 
 class PodState(NamedTuple):
-    """A pod's node, or None if it is not scheduled, and its status as kubectl prints it."""
+    """A pod's node (None if the pod is not scheduled) and its status, as printed by kubectl."""
 
     node: str | None
     status: str

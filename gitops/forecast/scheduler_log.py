@@ -15,7 +15,7 @@ _SESSION_SIZE: Final = re.compile(
     rb'\] "SnapShot for scheduling" jobNum=(\d+) .*NodeNum=(\d+)'
     rb"|\] There are <(\d+)> Jobs, .* <(\d+)> Nodes in total"
 )
-"""Log line with the numbers of gangs and nodes in a session, as in Volcano 1.14 and 1.10."""
+"""Log line with the numbers of gangs and nodes in a session (formats of Volcano 1.14 and 1.10)."""
 _CONFIGURED: Final = re.compile(
     rb"\] (?:Finished loading scheduler config|Successfully loaded Scheduler conf).*"
     rb" actions[=:] ?\[([^]]*)\]"

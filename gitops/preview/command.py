@@ -215,7 +215,8 @@ def _workspace(options: argparse.Namespace, stack: Stack) -> AbstractContextMana
 def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pack) -> "Status":
     """Wait for the preview, write the report, and return the report's status.
 
-    `pack` is the policy pack that the engine used. Errors contain `policies` instead of its path.
+    `pack` is the policy pack that the engine used. Error messages contain `policies` instead of the
+    pack's path.
     """
     # Imported while the engine is running, so that the imports take no additional time.
     from gitops import prices, secrets

@@ -86,7 +86,7 @@ class RunRow(CamelModel):
     queue: str
     gpus: Number
     hours: Number | None
-    """Hours until the deadline, or until a sweep's budget is used up; null if both are missing."""
+    """Hours until the deadline, or until a sweep's budget is used up; null if there is neither."""
     each_attempt: bool
     """True if the deadline applies to each attempt."""
     cost_hour: Number | None
@@ -99,7 +99,8 @@ class RunRow(CamelModel):
     For a sweep, `gpus` counts all parallel trials.
     """
     expected_share: Number | None = None
-    """Expected fraction of the sweep's maximum epochs or steps; 1 without early stopping."""
+    """Fraction of the maximum epochs or steps that a sweep's trials are expected to run; 1 without
+    early stopping."""
 
 
 class LimitRow(CamelModel):

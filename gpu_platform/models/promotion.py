@@ -202,5 +202,5 @@ def _add_entry(kubectl: Sequence[str], digest: str, config_map_entry: str) -> No
         raise GitopsError(
             f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {error_of(done)}. "
             "The stack must create the ConfigMap, together with the admission policies, and you "
-            f"need the Role {PROMOTER} (docs/model-registry.md)"
+            f"need the {PROMOTER} Role (docs/model-registry.md)"
         )

@@ -35,7 +35,7 @@ exit status:
   {FAILED}   the file is invalid, the cluster reported an error, or the followed run has failed
   {REJECTED}   a mandatory policy rejects the run, or a model is not promoted; nothing was changed
   {USAGE}  invalid arguments
-  130 interrupted; a run that was created remains
+  130 interrupted; runs that were already created remain
 """
 _MODELS_DESCRIPTION = """\
 Publish the export of a finished run to an OCI registry, and promote it to a stage.

@@ -50,7 +50,7 @@ def test_rights_cover_every_object_and_charts_are_mentioned(engine: MakeStack) -
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    assert "the chart volcano also requires permissions" in done.stderr
+    assert "the volcano chart also requires permissions" in done.stderr
     roles = [made for made in yaml.safe_load_all(done.stdout) if made["kind"].endswith("Role")]
     namespaces = {role["metadata"].get("namespace", "") for role in roles}
     assert {"", "ml-prod"} < namespaces

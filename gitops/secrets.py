@@ -1,4 +1,4 @@
-"""Secrets in a stack's configuration, and a mask that removes them from every output."""
+"""Secrets in a stack's configuration, and a mask that hides them in all output."""
 
 import base64
 import json

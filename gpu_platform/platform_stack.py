@@ -52,7 +52,7 @@ class _Images(dict[str, str]):
 
 @dataclass(frozen=True, kw_only=True)
 class Platform:
-    """The platform on which the workloads of another stack run.
+    """Platform for the workloads of another stack.
 
     `claims` maps logical names of claims to their names in the cluster. `queues` is None if the
     queues are unknown. Namespace and claims may be outputs of resources, because the names of runs

@@ -7,7 +7,7 @@ from pathlib import Path
 SIMULATED_ANNOTATION = "kwok.x-k8s.io/node=fake"
 # Time (s) from the last heartbeat of a real node until the node is NotReady.
 NODE_GRACE_SECONDS = 16
-# Time (s) for which pods stay on a node that is not Ready, before they are evicted.
+# Time (s) that pods stay on a node that is not Ready before they are evicted.
 EVICTION_SECONDS = 10
 # With Kubernetes' default limits (20 to 50 requests per second), the controllers would need a
 # minute to process a thousand new nodes, and the scheduler another minute to bind a thousand pods.

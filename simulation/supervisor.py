@@ -29,7 +29,7 @@ class Service:
 class Supervisor:
     """Process that starts services, restarts them, and writes a log file for each.
 
-    SIGTERM terminates the supervisor and, as it is PID 1, all services.
+    SIGTERM terminates the supervisor and, because it is PID 1, all services.
     """
 
     def __init__(self, logs: Path) -> None:

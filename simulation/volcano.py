@@ -30,8 +30,8 @@ def apply_definitions(
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
-    # If the API server was killed after it accepted the names of a CRD but before it served the
-    # CRD, it serves the CRD only after a change, so change an annotation.
+    # An API server that was killed after accepting the names of a CRD, but before serving the CRD,
+    # serves it only after a change. Therefore, change an annotation.
     changed = f"gpu-platform.dev/started={time.time_ns()}"
     commands = [
         ["apply", "--server-side", "--force-conflicts", *files],
@@ -51,7 +51,7 @@ def apply_definitions(
 
 
 def _wait_established(command: Sequence[str]) -> None:
-    """Run `kubectl wait` until it succeeds. It fails immediately if a new CRD has no conditions."""
+    """Run `kubectl wait` until it succeeds. It fails if a new CRD does not have conditions yet."""
     for _ in range(_ATTEMPTS - 1):
         if subprocess.run(command, capture_output=True).returncode == 0:
             return

@@ -16,7 +16,7 @@ Verdict = Literal["runs", "starts at once", "starts later", "waits", "suspended"
 
 
 class Range(CamelModel):
-    """Smallest and largest value in several simulations."""
+    """Smallest and largest values across several simulations."""
 
     least: float
     most: float
@@ -39,7 +39,7 @@ class GangAnswer(CamelModel):
     """Number of simulations with each verdict, most frequent first."""
     start_seconds: float | None = None
     start_range: Range | None = None
-    """Range of known start times over all simulations; null if the gang starts in no simulation."""
+    """Range of known start times over all simulations; null if the gang never starts."""
     end_seconds: float | None = None
     """Null if the gang does not start, or if it has neither a deadline nor an estimated end."""
     end_range: Range | None = None

@@ -70,7 +70,7 @@ def node(spec: Node) -> Manifest:
             "annotations": {"kwok.x-k8s.io/node": "fake"},
         },
         "spec": {"taints": spec.taints, "unschedulable": spec.unschedulable},
-        # kwok would take 10 ms per node to report it Ready.
+        # kwok would take 10 ms per node to set this status.
         "status": {"capacity": free, "allocatable": free, "conditions": [_READY]},
     }
 

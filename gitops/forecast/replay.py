@@ -21,9 +21,9 @@ _STABLE_SESSIONS: Final = 2
 """Number of sessions without a change after which a decision is final, counted from when the
 scheduler learns of the last change. The first of these sessions may have started before that."""
 _STABLE_LISTS: Final = 10
-"""Minimum time without a change after which a decision is final, as a multiple of the time that it
-takes to list the states of the pods. Counting sessions is not sufficient: on a busy machine, these
-sessions may end before the API server has stored the scheduler's decisions."""
+"""Minimum time without a change after which a decision is final, as a multiple of the time needed
+to list the pods' states. Counting sessions is not sufficient: on a busy machine, these sessions may
+end before the API server has stored the scheduler's decisions."""
 _MAX_SESSIONS_BEHIND: Final = 50
 """Maximum number of sessions to wait for the scheduler to bind pods, since binding can fail."""
 _BOUND: Final = "Running"
@@ -95,9 +95,9 @@ class Replay:
         self.state = state
         self.victims: list[Victim] = []
         self._created: dict[str, objects.Manifest] = {}
-        """Created pods by name."""
+        """Manifests of the created pods, by name."""
         self._placement: Placement = {}
-        """Existing pods."""
+        """Placement of the existing pods."""
         self.unsettled = False
         self.evicts = state.evicts
         self._preempts = "preempt" in state.actions
@@ -229,7 +229,7 @@ class Replay:
         return now
 
     def _assign_pods(self, placement: Placement) -> None:
-        # Listing thousands of pods takes longer than a session.
+        # The manifests are known, and listing thousands of pods takes longer than a session.
         self._placement, placed = placement, defaultdict(list)
         for name, node in placement.items():
             pod = self._created[name]

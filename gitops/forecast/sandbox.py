@@ -56,7 +56,7 @@ only if the scheduler preempts pods.
 _CONFIGURATION_FILE: Final = "scheduler.conf"
 _PAUSE_ACTION: Final = "shuffle"
 """Scheduler action while scheduling is paused. It never places pods, and it evicts only pods that
-plugins select. The paused scheduler has no plugins."""
+plugins select. The paused scheduler has no plugins, so it evicts nothing."""
 _DEFAULT_CONFIGURATION: Final = """\
 actions: enqueue, allocate, backfill
 tiers:
@@ -98,7 +98,7 @@ class Sandbox:
     ) -> None:
         self.volcano = volcano
         self.rejects_configuration = False
-        """True if the scheduler uses Volcano's default because the configuration is invalid."""
+        """True if the scheduler rejected its configuration and uses Volcano's default instead."""
         self.generation = 0
         """Number of `clear` calls; part of the gangs' names."""
         self._settings = settings
@@ -198,7 +198,7 @@ class Sandbox:
             self._configure(_DEFAULT_CONFIGURATION)
 
     def _configure(self, text: str) -> None:
-        """Configure the scheduler. A session that has started keeps its configuration."""
+        """Configure the scheduler. A session that has already started keeps its configuration."""
         before = self._log.read().configuration_reads
         # The scheduler rereads its configuration for each file that changes in the configuration's
         # directory, so the file is written elsewhere and then moved.

@@ -176,7 +176,7 @@ class State(CamelModel):
 
     @property
     def evicts(self) -> bool:
-        """True if the scheduler may evict pods. By default, Volcano evicts no pods."""
+        """True if the scheduler may evict pods. By default, Volcano does not evict pods."""
         return not {"preempt", "reclaim"}.isdisjoint(self.actions)
 
     def _scheduler_document(self) -> dict[str, Any]:

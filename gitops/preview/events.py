@@ -114,7 +114,7 @@ class Plan:
     """Reasons why the preview is incomplete."""
     succeeded: bool = True
     complete: bool = True
-    """False if the engine stopped early, so that the remaining resources are missing."""
+    """False if the engine stopped early and the remaining resources are missing."""
     outputs: tuple[dict[str, Any], dict[str, Any]] = ({}, {})
     """Outputs of the stack now and after the update; empty if the plan does not contain both."""
 
@@ -190,8 +190,8 @@ def plan(events: Iterable[dict[str, Any]], hide: Mask | None = None) -> Plan:
     """Return the plan that the events describe, sorted and with secrets masked by `hide`.
 
     Raises:
-        GitopsError: If an event has an unknown format, because a different version of Pulumi wrote
-            it.
+        GitopsError: If an event has an unknown format, for example because a different version of
+            Pulumi wrote it.
     """
     hide = hide or Mask()
     steps: dict[tuple[str, Operation], Step] = {}

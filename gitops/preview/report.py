@@ -167,7 +167,7 @@ class Report(CamelModel):
     """Changed outputs of the stack."""
     gpus: list[PoolRow]
     held_by_earlier_runs: dict[str, Number]
-    """Maps queues to the GPUs of runs that are removed from the stack but may keep running."""
+    """Number of GPUs by queue, for runs that are removed from the stack but may keep running."""
     held_cost_hour: Number | None
     """Hourly cost of the runs in `held_by_earlier_runs`; null if a price is unknown."""
     new_runs: list[RunRow]

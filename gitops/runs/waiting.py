@@ -195,7 +195,7 @@ def _is_of_volcano_job(group: Object) -> bool:
 def _missed_failures(snapshot: Snapshot, group: Object) -> list[str]:
     """Return the failed pods of a Volcano Job that prevent its gang from starting.
 
-    In Volcano 1.14.1, the controllers restart a job only if they are running when its pod fails.
+    In Volcano 1.14.1, the controllers restart a job only if they are running when a pod fails.
     The scheduler does not start a gang with a failed pod.
     """
     pods = _pods(snapshot, group)

@@ -139,7 +139,8 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
         raise RejectedError(f"{location}: the manifest was not written by `models publish`")
     if version.lineage.model != repository.reference.repository:
         raise RejectedError(
-            f"{location} was published as {version.lineage.model}, so its signature does not apply"
+            f"{location} was published as {version.lineage.model}, so its signature does not apply "
+            "to this repository"
         )
     return export
 

@@ -41,7 +41,7 @@ def validate(model: type[Model], values: Mapping[str, Any], *within: str) -> Mod
 
 
 def unsupported(problems: Iterable[Problem]) -> None:
-    """Raise InputPropertiesError if there are problems. Their keys are those of the settings."""
+    """Raise InputPropertiesError if there are problems, whose keys are names of settings."""
     if found := list(problems):
         raise invalid_properties((_in_camel_case(each.key), each.reason) for each in found)
 

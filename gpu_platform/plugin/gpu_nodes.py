@@ -48,7 +48,7 @@ class GpuNodesSettings(Settings):
 
     @property
     def output(self) -> dict[str, object]:
-        """The value of the output, which is also a valid argument."""
+        """Value of a component's output, which is also valid as an argument."""
         return self.model_dump(exclude_none=True)
 
     @property

@@ -110,8 +110,8 @@ class Member:
             owner = item["metadata"].get("labels", {}).get(RUN_LABEL)
             if owner != run:
                 raise GitopsError(
-                    f"{run} was not created: the {TEMPLATE.kind} {name} belongs to the run "
-                    f"{owner}, which has the same settings: set a different `attempt`"
+                    f"{run} was not created: {TEMPLATE.kind} {name} belongs to run {owner}, which "
+                    "has the same settings; set a different `attempt`"
                 )
 
     def find(self, run: str) -> list[tuple[Resource, dict[str, Any]]]:

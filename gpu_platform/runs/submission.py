@@ -59,7 +59,7 @@ class Description(BaseModel):
             if error.errors(include_url=False)[0]["type"] == "json_invalid":
                 raise GitopsError(
                     f"the description of the platform is not JSON: copy the value of "
-                    f"{DESCRIPTION_KEY} in the ConfigMap {DESCRIPTION} to the --platform file"
+                    f"{DESCRIPTION_KEY} in the {DESCRIPTION} ConfigMap to the --platform file"
                 ) from None
             raise GitopsError(
                 "the description of the platform was written by a different version of "

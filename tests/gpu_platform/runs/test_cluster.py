@@ -374,7 +374,7 @@ def test_run_that_would_start_another_runs_templates_is_rejected(api: Api) -> No
     assert api.create([template]) is False
     other = {"gpu-platform.dev/run": "copy-1a2b3c4d"}
     copy = {**template, "metadata": {**template["metadata"], "labels": other}}
-    with pytest.raises(GitopsError, match=r"belongs to the run tiny-1a2b3c4d, .* `attempt`"):
+    with pytest.raises(GitopsError, match=r"belongs to run tiny-1a2b3c4d, .* `attempt`"):
         api.create([copy])
 
 

@@ -222,6 +222,6 @@ def test_platform_description_of_another_version_is_rejected() -> None:
 
 def test_platform_description_that_is_not_json_is_rejected() -> None:
     with pytest.raises(
-        GitopsError, match=r"not JSON: copy the value of platform\.json in the Conf"
+        GitopsError, match=r"not JSON: copy the value of platform\.json in the gpu-platform"
     ):
         Description.parse("apiVersion: v1")

@@ -357,7 +357,7 @@ def _settings(change: Change) -> tuple[str, str | None, str] | None:
 
 def _run_effects(change: Change, state: State | None) -> Iterator[str]:
     if state is not None and state.finished:
-        yield f"It had already {state} when the state was last refreshed."
+        yield f"It had already {state} when the stack's state was last refreshed."
     elif change.is_retained and change.old is not None and is_suspended(change.old.resource):
         yield "It is suspended and remains so: delete it with `kubectl` if it is no longer needed."
     elif change.is_retained:
@@ -425,7 +425,7 @@ def _step_states(
 
 
 def _finished(changes: Collection[Change]) -> set[str]:
-    """Return the URNs of runs and steps that had finished when the state was last refreshed."""
+    """Return the URNs of runs and steps that had finished at the last refresh of the state."""
     return {urn for urn, state in _states(changes).items() if state is not None and state.finished}
 
 

@@ -78,7 +78,7 @@ class _Client(Registry):  # type: ignore[misc]
 
 
 class Repository:
-    """A repository of a registry. All methods raise GitopsError if a request fails."""
+    """A repository in a registry. All methods raise GitopsError if a request fails."""
 
     def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
         self.reference = reference

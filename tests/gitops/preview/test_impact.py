@@ -189,7 +189,7 @@ def test_deleted_notebook_loses_its_kernels_unless_it_has_finished() -> None:
     )
     outputs = {"status": {"state": {"phase": "Completed"}}}
     (text,) = texts_of(plans.step("delete", notebook, outputs=outputs))
-    assert text.endswith("It had already succeeded when the state was last refreshed.")
+    assert text.endswith("It had already succeeded when the stack's state was last refreshed.")
 
 
 def test_objects_of_a_retained_run_are_not_reported_separately() -> None:

@@ -188,9 +188,9 @@ def _controllers(services: str, *, real_nodes: bool) -> dict[str, object]:
 def _single_replica_flags() -> list[dict[str, object]]:
     """Return flags that disable leader election and raise the request limits of a component.
 
-    Each component has a single replica. Without leader election, it does not wait for the lease of
-    a previous process, and does not exit if it fails to renew a lease in time, for example after a
-    laptop was suspended.
+    Each component has a single replica. With leader election, it would wait until the lease of a
+    previous process expires, and it would exit if it failed to renew its lease in time, for example
+    after a laptop was suspended.
     """
     return [
         _flag("leader-elect", "false"),

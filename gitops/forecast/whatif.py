@@ -202,7 +202,7 @@ def planned_gangs(views: Iterable[View], created: datetime) -> PlannedGangs:
     """Return the gangs that the manifests create and that Volcano schedules.
 
     `omitted` lists objects that request devices but are not simulated: JobFlows (their steps do not
-    start together), CronJobs, and objects with a different scheduler, such as model servers.
+    start together), CronJobs, and objects with a different scheduler (such as model servers).
     """
     stack = Stack(list(views))
     gangs: list[Gang] = []

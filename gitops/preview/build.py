@@ -188,8 +188,8 @@ def _unvalidated(touched: Sequence[Change]) -> list[str]:
     `infra.component.without_dry_run` adds an annotation with an unknown value to such an object.
     """
     return [
-        f"{change.title} is not validated by the API server, because it refers to an object, "
-        "such as its queue, that this update creates."
+        f"{change.title} is not validated by the API server, because it refers to an object that "
+        "this update creates, such as its queue."
         for change, paths in _unknown_fields(touched)
         if any(path.startswith(_DRY_RUN_FIELD) for path in paths)
     ]

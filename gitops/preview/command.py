@@ -19,10 +19,12 @@ if TYPE_CHECKING:
 
 HELP = "preview a stack with the policy pack, and write a report as Markdown and JSON"
 DESCRIPTION = """\
-Preview a stack with the policy pack. The report lists the resources that are created, changed,
-replaced and deleted (data loss and lost work first), GPUs by queue and model, their cost, the
-remaining quotas, policy violations, values that are unknown until the update, and the diffs of the
-manifests.
+Preview a stack with the policy pack. The report lists:
+  - resources that are created, changed, replaced or deleted (data loss and lost work first)
+  - GPUs by queue and model, their cost, and the remaining quotas
+  - policy violations
+  - values that are unknown until the update
+  - diffs of the manifests
 """
 EPILOG = f"""\
 examples:

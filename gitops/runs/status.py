@@ -275,8 +275,7 @@ def _failure_reasons(job: _Job, snapshot: Snapshot) -> tuple[str, ...]:
     """Return the reasons for the failure of a job.
 
     Volcano terminates a job whose pods it cannot create, but does not report the reason in the job.
-    In this case, the reasons are the API server's rejections, which are read from events, or a
-    missing queue.
+    In this case, the reason is a rejection by the API server (read from events) or a missing queue.
     """
     namespace, name = key(job.manifest)
     failed = [step for step, state in steps(job.manifest).items() if state is State.FAILED]

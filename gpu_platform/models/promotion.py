@@ -111,8 +111,8 @@ def verify(repository: Repository, version: Version, key: Path) -> Manifest:
     """Verify the signature of all files, and return the manifest of the export.
 
     Raises:
-        RejectedError: If the signature is not valid or does not match the files, the artifact's
-            manifest or the lineage, or if the version was published as a different model.
+        RejectedError: If the signature is not valid, if it does not match the files, manifest and
+            lineage of the artifact, or if the version was published as a different model.
         GitopsError: If the version is not signed or cannot be read.
     """
     location = repository.reference.at(version.digest)

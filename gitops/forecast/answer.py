@@ -311,5 +311,5 @@ def _differences(answer: Answer) -> list[str]:
     same = sum(len(gang.verdicts) == 1 for gang in answer.gangs)
     return [
         f"{same} of {len(answer.gangs)} gangs have the same verdict in all {answer.simulations} "
-        "simulations; queues, free GPUs and the chart come from the most typical one"
+        "simulations; queues, free GPUs and the chart come from the most typical simulation"
     ]

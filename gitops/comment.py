@@ -151,7 +151,7 @@ def put_comment(host: "Host", body: str) -> Outcome:
 
 
 def mark_outdated(host: "Host", affected: Sequence[str], commit: str | None) -> int:
-    """Mark this account's comments about stacks that are no longer affected as outdated.
+    """Mark this account's comments as outdated if their stacks are no longer affected.
 
     These comments describe updates that will not happen. Return the number of marked comments.
     """

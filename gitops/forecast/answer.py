@@ -78,7 +78,7 @@ class Victim(CamelModel):
     pods: int
     gpu_hours: float | None
     """GPU-hours of these pods since the last checkpoint, or since the gang's start if the log
-    contains no checkpoint. Null if neither time is known in at least one simulation."""
+    contains no checkpoint. Null if both times are unknown in at least one simulation."""
     least_gpu_hours: float | None = None
     """Minimum GPU-hours over the simulations with this eviction; null if all are unknown."""
     simulations: int = 1

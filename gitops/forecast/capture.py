@@ -192,7 +192,7 @@ def _gangs(
 
 
 def _suspended_gangs(snapshot: Snapshot, now: datetime) -> Iterator[Gang]:
-    """Yield the gangs of suspended Volcano Jobs. Suspended jobs of other kinds define no gangs."""
+    """Yield the gangs of suspended Volcano Jobs. Other suspended jobs do not define gangs."""
     for job in snapshot.all(volcano.JOB.name):
         shapes = job_shapes(job)
         if state_of(volcano.JOB, job, 0) is JobState.SUSPENDED and shapes:

@@ -314,8 +314,8 @@ _QUEUE_DELETED = (
     "after an eviction."
 )
 _PRIORITY_CLASS_DELETED = (
-    "Kubernetes rejects new pods that use it. Existing runs that use it continue, but fail the "
-    "next time they need pods, for example after an eviction."
+    "Kubernetes rejects new pods that use it. Runs that use it can continue, but fail the next "
+    "time they need pods, for example after an eviction."
 )
 _SERVICE_UNAVAILABLE = (
     "Requests fail until its replacement is ready, or permanently if there is none."

@@ -19,7 +19,7 @@ _BINDING: Final = f"{_POLICY}Binding"
 
 @dataclass(frozen=True, kw_only=True)
 class AdmissionArgs:
-    """Settings of the workloads' namespace, which include the admission settings.
+    """Settings of the workloads' namespace, including the admission settings.
 
     The policies do not apply in `system_namespaces`, which contain the stack's privileged pods.
     """

@@ -26,7 +26,7 @@ STARTED_RUNS: Final = "startedRuns"
 """Stack output with the names of the runs whose jobs exist. Only successful updates write it."""
 
 _DEFAULT_KUBECONFIG: Final = ""
-"""Value of the provider's argument `kubeconfig` that selects the same file as kubectl.
+"""Value of the provider's `kubeconfig` argument that selects the same file as kubectl.
 
 If the argument were omitted, the value of $KUBECONFIG would become part of the state.
 """
@@ -37,9 +37,9 @@ _ACCOUNT_PATH: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 def connect(settings: ClusterSettings) -> kubernetes.Provider:
     """Return a provider for the configured cluster, or one that renders manifests.
 
-    Unless manifests are rendered, also export the stack output `cluster`, by which the next update
-    recognizes the cluster. The provider fails with RunError if the stack is already deployed to a
-    different cluster and `allow_move` is False.
+    Unless manifests are rendered, also export the `cluster` stack output, which the next update
+    uses to recognize the cluster. The provider fails with RunError if the stack is already deployed
+    to a different cluster and `allow_move` is False.
     """
     return Target.of(settings).provider
 
@@ -129,7 +129,7 @@ def recorded_runs(
     """Return the names of the runs that the outputs list as started.
 
     The list is empty if the stack moves to a new cluster or namespace, where its runs start again.
-    The output `runs` is not used, because a failed update writes it as well.
+    The `runs` output is not used, because failed updates also write it.
     """
     recorded_cluster = recorded.get(OUTPUT)
     moves = recorded_cluster is not None and recorded_cluster["uid"] != cluster["uid"]
@@ -144,7 +144,7 @@ def _recorded_outputs() -> pulumi.Output[Mapping[str, Any]]:
     outputs = reference.outputs
 
     async def known() -> Mapping[str, Any]:
-        # In a preview, a single unknown output would make all of them unknown.
+        # In a preview, a single unknown output would make all outputs unknown.
         found = await outputs.future(with_unknowns=True) or {}
         return {key: value for key, value in found.items() if not pulumi.contains_unknowns(value)}
 

@@ -43,7 +43,7 @@ class KubernetesObject(pulumi.CustomResource):
 class _Namespace(pulumi.CustomResource):
     """An existing namespace.
 
-    Pulumi's own class is not used, because its import takes 0.2 s, or 0.9 s without bytecode.
+    Pulumi's own class is not used, because importing it takes 0.2 s, or 0.9 s without bytecode.
     """
 
     metadata: pulumi.Output[dict[str, Any] | None]
@@ -55,7 +55,7 @@ class _Namespace(pulumi.CustomResource):
 
 
 def cluster_uid(resource_name: str, opts: pulumi.ResourceOptions) -> pulumi.Output[str | None]:
-    """Return the UID of the namespace kube-system, which identifies a cluster.
+    """Return the UID of the `kube-system` namespace, which identifies the cluster.
 
     The UID is None if the provider only renders manifests.
     """
@@ -110,8 +110,8 @@ class Component(pulumi.ComponentResource):
     ) -> KubernetesObject:
         """Create a Kubernetes object as a child.
 
-        `references` are the objects without which a webhook rejects the manifest. A namespace
-        survives the destruction of the stack, because others may use it.
+        `references` are the objects that must exist before a webhook accepts the manifest. A
+        namespace survives the destruction of the stack, because others may use it.
         """
         manifest = without_dry_run(manifest, references) if references else manifest
         options = options or self.options()
@@ -178,7 +178,7 @@ def existing(outputs: Mapping[str, Any]) -> Any:
     With `--target`, an update creates only the targets, and the outputs of new resources that are
     not targets remain unknown. A single unknown value among the stack's outputs makes all of them
     unknown in later previews. With `--continue-on-error`, the outputs of a failed resource raise an
-    error, which would keep the update from writing the outputs of the stack.
+    error, which would prevent the update from writing the stack's outputs.
     """
 
     async def known() -> dict[str, Any]:

@@ -34,7 +34,7 @@ class RegistryLogin:
         return cls(server=images.registry, username=images.username, password=password)
 
     def serves(self, image: str) -> bool:
-        """Return whether an image is in this registry. `image` may be a prefix of its name."""
+        """Return whether an image is in this registry. `image` may be a prefix of an image name."""
         return image.partition("/")[0] == self.server
 
     def secret(self, namespace: str) -> Manifest:

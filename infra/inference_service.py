@@ -30,7 +30,7 @@ class InferenceService(Component):
     url: str
     """URL for clients in the cluster."""
     summary: InferenceOutput
-    """The service's entry in the stack output `inference`."""
+    """The service's entry in the `inference` stack output."""
 
     def __init__(
         self, name: str, args: InferenceServiceArgs, opts: pulumi.ResourceOptions | None = None
@@ -108,7 +108,7 @@ def routes(args: InferenceServiceArgs) -> list[Manifest]:
 
 
 def summary(args: InferenceServiceArgs) -> InferenceOutput:
-    """Return the service's entry in the stack output `inference`, without querying its pods."""
+    """Return the service's entry in the `inference` stack output, without querying the pods."""
     entry: InferenceOutput = {
         "url": args.url,
         "service": args.key,

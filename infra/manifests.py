@@ -111,7 +111,7 @@ def from_namespaces(names: Iterable[str], ports: Iterable[int]) -> Manifest:
 def system_namespace(name: str, app: str) -> list[Manifest]:
     """Return a namespace for pods that mount host paths, and its quota.
 
-    GKE admits pods with a system priority class only if a ResourceQuota lists these classes.
+    GKE admits pods with system priority classes only if a ResourceQuota lists these classes.
     """
     scope = {
         "scopeName": "PriorityClass",

@@ -144,12 +144,12 @@ def _groups(args: MonitoringArgs) -> list[Manifest]:
 
 
 def _serving_seconds(args: MonitoringArgs) -> int:
-    """Return the scrape interval (s) for services: at most the shortest evaluation interval."""
+    """Return the scrape interval (s) for services: at most the shortest rollback interval."""
     return min((args.monitoring.interval_seconds, *args.rollback_seconds))
 
 
 def _config_map(args: MonitoringArgs) -> Manifest:
-    """Return the ConfigMap for a Prometheus without the operator.
+    """Return the ConfigMap for a Prometheus server without the operator.
 
     The ConfigMap is in Prometheus' namespace, because pods can mount only ConfigMaps of their own
     namespace.

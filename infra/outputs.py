@@ -50,7 +50,7 @@ class GpuNodesOutput(TypedDict):
     ]
     runtimeClass: NotRequired[
         Annotated[
-            str, Field(description="RuntimeClass for pods with GPUs. Absent if they need none.")
+            str, Field(description="RuntimeClass for pods with GPUs. Absent if none is needed.")
         ]
     ]
 
@@ -59,7 +59,7 @@ class GpuNodesOutput(TypedDict):
 class ClusterOutput(TypedDict):
     """The cluster that the stack is deployed to."""
 
-    uid: Annotated[str, Field(description="UID of the namespace kube-system.")]
+    uid: Annotated[str, Field(description="UID of the kube-system namespace.")]
     identifier: Annotated[
         str,
         Field(

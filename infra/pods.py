@@ -53,7 +53,7 @@ class Volume:
 class InitContainer:
     """A container that uses the pod's image and runs before the main container.
 
-    It requests as much CPU and memory as the main container, but no other resource. `mounts` maps
+    It requests as much CPU and memory as the main container, but no other resources. `mounts` maps
     volume names to mount paths. Only this container mounts `claims`.
     """
 
@@ -134,7 +134,7 @@ def pod_template(pod: Pod) -> Manifest:
             "enableServiceLinks": False,
             "subdomain": pod.subdomain,
             "hostNetwork": pod.host_network or None,
-            # The node's resolver cannot resolve Service names, through which pods find each other.
+            # The node's resolver cannot resolve Service names, which pods use to find each other.
             "dnsPolicy": "ClusterFirstWithHostNet" if pod.host_network else None,
             "affinity": pod.affinity,
             "nodeSelector": selector,
@@ -347,8 +347,8 @@ def shared_label_affinity(
 def exclusive_node_affinity(label: str, exempt: Mapping[str, str]) -> Manifest:
     """Return an affinity that keeps other pods with `label` off the pod's node.
 
-    The affinity applies to pods of all namespaces. Pods with the labels `exempt` may share the
-    node.
+    The affinity applies to pods of all namespaces. Pods with the labels in `exempt` may share
+    the node.
     """
     not_exempt = [
         {"key": key, "operator": "NotIn", "values": [value]} for key, value in exempt.items()

@@ -165,7 +165,7 @@ def _parse_sweeps(documents: Mapping[str, Any]) -> Iterator[tuple[str, Sweep]]:
 class SweepControllerArgs:
     """The sweeps of a stack, and the settings of their controller's pod.
 
-    `plan` is the result of the function `plan` as JSON. The plan and the image may be Pulumi
+    `plan` is the result of the `plan` function as JSON. The plan and the image may be Pulumi
     outputs.
     """
 

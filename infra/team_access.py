@@ -64,7 +64,7 @@ def _run_rules() -> Iterator[Manifest]:
     """Yield the rules for submitting, suspending, resuming, changing and deleting runs."""
     for group, resources in _run_resources().items():
         yield _rule(group, resources, _WRITE)
-    # Runs of kinds that are not Volcano Jobs also need these objects.
+    # Some kinds need a PodGroup or a TrainingRuntime. Commands suspend and resume Volcano Jobs.
     yield _rule(SCHEDULING_GROUP, ("podgroups",), _WRITE)
     yield _rule(TRAINING_RUNTIME.group, (TRAINING_RUNTIME.plural,), _WRITE)
     yield _rule(COMMAND.group, (COMMAND.plural,), ("create",))

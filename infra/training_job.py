@@ -36,7 +36,7 @@ class TrainingJob(Component):
     namespace: pulumi.Input[str]
     """Namespace of the run's pods."""
     summary: RunOutput
-    """The run's entry in the stack output `runs`."""
+    """The run's entry in the `runs` stack output."""
 
     def __init__(
         self, name: str, args: TrainingJobArgs, opts: pulumi.ResourceOptions | None = None
@@ -147,7 +147,8 @@ def started_runs(
 ) -> pulumi.Input[Sequence[pulumi.Input[str]]]:
     """Return the names of the runs whose jobs exist.
 
-    An update with `--target` skips other jobs. If their runs are recorded, they are included.
+    An update with `--target` skips the jobs that are not targets. Their runs are included if they
+    are recorded.
     """
     if pulumi.runtime.is_dry_run():
         return [run.started for run in runs]
@@ -226,6 +227,6 @@ _TEMPLATE_PATHS: Final = (
 """Ignored paths of a Job's pod template.
 
 At an ignored path without a wildcard, the provider applies the value that it read from the cluster.
-It would then own the labels `controller-uid` and `job-name`, which the API server adds. The next
+It would then own the `controller-uid` and `job-name` labels, which the API server adds. The next
 update would remove these labels and therefore replace the Job. The wildcard prevents this.
 """

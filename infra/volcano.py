@@ -33,7 +33,7 @@ class VolcanoArgs:
     """Volcano settings. `rendering` is True if manifests are rendered without a cluster.
 
     If `isolated`, a NetworkPolicy allows only connections to Volcano's webhooks, and scrape
-    requests from the namespaces `scraped_from`. By default, the scheduler packs pods by
+    requests from the namespaces in `scraped_from`. By default, the scheduler packs pods by
     `gpu_resource`.
     """
 
@@ -99,7 +99,7 @@ class Volcano(Component):
 def chart_values(
     settings: VolcanoSettings, gpu_resource: str = NVIDIA_GPU, *, use_pull_secret: bool = False
 ) -> dict[str, Any]:
-    """Return the chart values that the settings determine, overridden by the setting `values`.
+    """Return the chart values that the settings determine, overridden by the `values` setting.
 
     `use_pull_secret` is True if the namespace has the registry's pull secret.
     """

@@ -82,17 +82,17 @@ KNOWN_ACCELERATORS: Final = (
     *("aws.amazon.com/neuron", "aws.amazon.com/neuroncore", "habana.ai/gaudi"),
     *("gpu.intel.com/i915", "gpu.intel.com/xe", "gpu.intel.com", "huawei.com/ascend910"),
 )
-"""Known accelerators. The patterns in the setting `otherDevices` must not match them."""
+"""Known accelerators. The patterns in the `otherDevices` setting must not match them."""
 
 _AMOUNTS: Final = (
     *("*/vgpu-memory*", "*/vgpu-cores", "*/gpumem*", "*/gpucores", "*/gpu-mem*"),
-    # Totals of several GPUs, for Kueue.
+    # Totals over all requested GPUs, for Kueue.
     *("*/total-gpumem*", "*/total-gpucores"),
 )
 """Name patterns of resources that are amounts of GPU memory or GPU cores."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
-"""Prefix of the extended resource name that each DRA device class has implicitly."""
+"""Prefix of the implicit extended resource name of each DRA device class."""
 
 
 BUILT_IN_RESOURCES: Final = (

@@ -8,7 +8,7 @@ SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
 """Label with the role of a pod: `leader` is the MPI launcher or Ray head, and `serving-leader` is
 the pod that receives the requests in a replica with several pods. The other pods of such a job or
-replica have the role `worker`."""
+replica have the `worker` role."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"
 SWEEP_TRIALS_ANNOTATION: Final = "gpu-platform.dev/sweep-trials"
@@ -87,7 +87,7 @@ CANARY_SPAN: Final = "$span"
 """Placeholder in a canary's queries for the period over which requests are evaluated."""
 
 PROMETHEUS_ANNOTATION: Final = "prometheus.io/"
-"""Prefix of the annotations `scrape`, `port`, `path` and `scheme`."""
+"""Prefix of the `scrape`, `port`, `path` and `scheme` annotations."""
 SCHEME_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}scheme"
 SCRAPE_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}scrape"
 PORT_ANNOTATION: Final = f"{PROMETHEUS_ANNOTATION}port"
@@ -108,10 +108,10 @@ DATASETS_VOLUME: Final = "datasets"
 DATASETS_PATH: Final = "/data"
 SSH_VOLUME: Final = "ssh"
 SSH_PATH: Final = "/ssh"
-"""Mount path of the SSH keys that Volcano's plugin `ssh` creates for the pods of an MPI job."""
+"""Mount path of the SSH keys that Volcano's `ssh` plugin creates for the pods of an MPI job."""
 
 HOSTS_PATH: Final = "/etc/volcano"
-"""Mount path of the files with host names that Volcano's plugin `svc` adds to the pods of a job."""
+"""Mount path of the files with host names that Volcano's `svc` plugin adds to the pods of a job."""
 
 HOMES_VOLUME: Final = "notebook-home"
 HOMES_PATH: Final = "/home"

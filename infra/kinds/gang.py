@@ -15,7 +15,7 @@ RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}
 WORKER_LABEL: Final = {ROLE_LABEL: "worker"}
 """Role labels of the pods in kinds with a launcher. In jobs with steps, the gang's pods have the
-role `worker` regardless of the kind."""
+`worker` role regardless of the kind."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,7 +36,7 @@ class Gang:
     `pod.command` contains torchrun's arguments (`-m`, module, arguments), and the kind's builder
     adds the rendezvous arguments. If `custom_command` is True, `pod.command` is the complete
     command. In kinds with a launcher, `launcher` is the pod of the MPI launcher or the Ray head.
-    `suspend` and `stop` terminate the pods, in kinds that support this; a stopped run cannot be
+    In kinds that support them, `suspend` and `stop` terminate the pods. A stopped run cannot be
     resumed.
     """
 
@@ -63,7 +63,7 @@ class Gang:
     wrapper: Sequence[str] = ()
     """Prefix of the training command: a program that reads the inputs and executes the command."""
     is_flow: bool = False
-    """True if a JobFlow must start the training even if there are no steps."""
+    """True if a JobFlow must start training even if there are no steps."""
     notebook: NotebookSettings | None = None
 
     @property

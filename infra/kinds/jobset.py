@@ -1,4 +1,4 @@
-"""Kinds `jobset` and `trainjob`: a JobSet whose pods Volcano schedules as a gang.
+"""The `jobset` and `trainjob` kinds: a JobSet whose pods Volcano schedules as a gang.
 
 A TrainJob of Kubeflow Trainer 2 only refers to its TrainingRuntime, which contains the complete
 specification, so policies can check the specification in one object. The override fields of

@@ -1,7 +1,8 @@
-"""Kind `mpi`: a Volcano Job with the plugins `mpi` and `ssh`; Open MPI starts one process per GPU.
+"""The `mpi` kind: a Volcano Job with the `mpi` and `ssh` plugins.
 
-The launcher has no GPU. It connects to the workers' sshd, which does not run as root and therefore
-needs an unprivileged port. The plugin `ssh` generates the keys, which never leave the cluster.
+Open MPI starts one process per GPU. The launcher has no GPU. It connects to the workers' sshd,
+which does not run as root and therefore needs an unprivileged port. The `ssh` plugin generates the
+keys, which never leave the cluster.
 """
 
 import shlex
@@ -40,14 +41,14 @@ _LAUNCHER_SCRIPT: Final = (
     "export MASTER_ADDR=${MPI_HOST%%,*}; "
     'exec mpirun --host "$(echo $MPI_HOST | sed s/,/:$SLOTS,/g):$SLOTS" '
 )
-"""Launcher script. It waits for the workers in MPI_HOST, which the plugin sets."""
+"""Launcher script. It waits for the workers in MPI_HOST, which the `mpi` plugin sets."""
 
 _VARIABLES_SCRIPT: Final = (
     "export RANK=$OMPI_COMM_WORLD_RANK WORLD_SIZE=$OMPI_COMM_WORLD_SIZE "
     "LOCAL_RANK=$OMPI_COMM_WORLD_LOCAL_RANK LOCAL_WORLD_SIZE=$OMPI_COMM_WORLD_LOCAL_SIZE "
     'GROUP_RANK=$(($OMPI_COMM_WORLD_RANK/$SLOTS)); exec "$@"'
 )
-"""Script that sets torchrun's variables from the corresponding variables of Open MPI."""
+"""Script that sets torchrun's variables from the corresponding Open MPI variables."""
 
 
 def build(gang: Gang) -> list[Manifest]:

@@ -1,4 +1,4 @@
-"""Kind `notebook`: a Volcano Job with one JupyterLab pod, and the route to it.
+"""The `notebook` kind: a Volcano Job with one JupyterLab pod, and the route to it.
 
 When the server exits, the job is aborted and holds no GPU until someone resumes it. The job
 restarts automatically only after an eviction.

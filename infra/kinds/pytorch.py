@@ -1,4 +1,4 @@
-"""Kind `pytorch`: a PyTorchJob of the Training Operator (v1), whose pods Volcano gang-schedules.
+"""The `pytorch` kind: a PyTorchJob (Training Operator v1) whose pods Volcano gang-schedules.
 
 The PodGroup has the name that the operator expects if its gang scheduling is enabled. The job
 therefore always has exactly one PodGroup, and is gang-scheduled even if the operator's gang
@@ -19,7 +19,7 @@ from infra.manifests import Manifest, compact
 from kube.kinds import PYTORCH_CONTAINER, PYTORCH_JOB
 from kube.kinds.record import RENDEZVOUS_PORT
 
-# Every failure is retried. The operator's policy ExitCode would not retry exit codes 1 to 127.
+# Every failure is retried. The operator's ExitCode policy would not retry exit codes 1 to 127.
 _RESTART = "OnFailure"
 
 

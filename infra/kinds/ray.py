@@ -1,4 +1,4 @@
-"""Kind `ray`: a KubeRay RayJob. The head has no GPUs. Every pod except the head is one Ray worker.
+"""The `ray` kind: a KubeRay RayJob. The head has no GPUs; every other pod is one Ray worker.
 
 The stack's PodGroup makes the head and the workers one gang, regardless of the batch scheduler
 that KubeRay is configured to use. KubeRay generates the pods' commands (`ray start`).
@@ -35,8 +35,8 @@ def build(gang: Gang) -> list[Manifest]:
         "spec": compact(
             {
                 "entrypoint": " ".join(_shell_word(word) for word in gang.pod.command),
-                # The operator submits the command itself. By default, it would create a pod that
-                # submits the command.
+                # The operator submits the command itself. By default, it would create a pod to
+                # submit the command.
                 "submissionMode": "HTTPMode",
                 "backoffLimit": gang.retries,
                 "activeDeadlineSeconds": gang.deadline_seconds,

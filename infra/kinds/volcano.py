@@ -1,4 +1,4 @@
-"""Kinds `volcano`, `plain` and `tensorflow`; the other kinds that are Volcano Jobs use this module.
+"""The `volcano`, `plain` and `tensorflow` kinds, and functions for the other Volcano Job kinds.
 
 Volcano places all pods of a gang or none, and restarts them together. An elastic gang needs only
 its minimum number of pods.
@@ -21,8 +21,8 @@ SERVICE_PLUGINS: Final[Mapping[str, list[str]]] = {
 pod's index."""
 
 COMPLETE_JOB_POLICIES: Final = [{"event": "TaskCompleted", "action": "CompleteJob"}]
-"""Task policies that complete the job when the task succeeds. If they were policies of the
-job, it would complete when any task succeeds."""
+"""Task policies that complete the job when the task succeeds. As policies of the
+job, they would complete it when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
 """Volcano's default for a task's `maxRetry`, set explicitly. Otherwise, the mutating webhook adds
@@ -79,7 +79,7 @@ def build_plain(gang: Gang) -> list[Manifest]:
 
 
 def build_tensorflow(gang: Gang) -> list[Manifest]:
-    """Return the objects of a run whose TF_CONFIG the plugin `tensorflow` sets.
+    """Return the objects of a run whose TF_CONFIG the `tensorflow` plugin sets.
 
     TF_CONFIG contains the addresses of all workers and the index of the worker in this pod.
 
@@ -103,8 +103,8 @@ def volcano_objects(
     Runs with steps or a schedule need a JobFlow. If `gang.stop` is set, a Command follows the Job.
 
     A task's `dependsOn` cannot order steps: Volcano considers the dependency met when the pods are
-    ready, not when they have succeeded. In a gang, all pods must start together, so the task would
-    wait forever.
+    ready, not when they have succeeded. Besides, all pods of a gang must start together, so a task
+    that waits for another one would never start.
 
     `policies` replace the default policies.
     """
@@ -134,7 +134,7 @@ def volcano_objects(
 
 
 def _termination(gang: Gang) -> Manifest:
-    """Return the Command that terminates the run. The job stays in the phase Terminated."""
+    """Return the Command that terminates the run. The job stays in the Terminated phase."""
     return {
         "apiVersion": COMMAND.api_version,
         "kind": COMMAND.kind,

@@ -116,7 +116,7 @@ def group(name: str, rules: Sequence[dict[str, Any]], interval_seconds: int) -> 
 
 
 def duration(minutes: float) -> str:
-    """Return a duration in the format of PromQL, rounded to seconds and at least one second."""
+    """Return a duration in PromQL format, rounded to seconds, with a minimum of one second."""
     return f"{max(1, round(minutes * 60))}s"
 
 
@@ -335,7 +335,7 @@ def _queue_alerts(limits: Thresholds) -> list[Alert]:
 
 
 def _of_autoscaler(series: str) -> str:
-    """Return a query for a value of each autoscaler, labeled with the service of that name."""
+    """Return a query for a value of each autoscaler, labeled with the service that it scales."""
     named = (
         f'label_replace(kube_horizontalpodautoscaler_{series}, "service", "$1", '
         # KEDA adds a prefix to the name of the ScaledObject.
@@ -397,7 +397,7 @@ def _serving_alerts(limits: Thresholds) -> list[Alert]:
             f"and on (namespace, service) {_SERVICE_PODS}",
             minutes=limits.scaled_out_minutes,
             severity="info",
-            summary=f"{_SERVICE} has its maximum number of replicas",
+            summary=f"{_SERVICE} has reached its maximum number of replicas",
             description="Raise autoscaling.max if the queue has free capacity.",
         ),
         Alert(

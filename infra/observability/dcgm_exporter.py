@@ -30,7 +30,7 @@ def manifests(
 ) -> list[Manifest]:
     """Return the objects in the order of creation.
 
-    If `scraped_from` is given, only pods of these namespaces may connect to the exporter.
+    If `scraped_from` is given, only pods in these namespaces may connect to the exporter.
     """
     built = system_namespace(settings.namespace, EXPORTER)
     if pull_secret is not None:
@@ -106,7 +106,7 @@ def _container(settings: DcgmExporterSettings) -> Manifest:
         "imagePullPolicy": "IfNotPresent",
         "env": [
             *({"name": name, "value": value} for name, value in env.items()),
-            # Without this variable, the label Hostname is the name of the exporter's pod.
+            # Without this variable, the `Hostname` label contains the name of the exporter's pod.
             {"name": "NODE_NAME", "valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}},
         ],
         "ports": [{"name": "metrics", "containerPort": settings.port}],

@@ -22,7 +22,7 @@ LABELS_HONORED: Final = 'exported_pod=""'
 """Label matcher for series of the DCGM exporter that are scraped with `honorLabels`.
 
 A scrape without `honorLabels`, such as that of the GPU Operator's ServiceMonitor, replaces `pod`
-with the exporter's pod, and adds the label `exported_pod` with the workload's pod.
+with the exporter's pod, and adds an `exported_pod` label with the workload's pod.
 """
 
 NOT_TERMINATED: Final = (
@@ -61,7 +61,7 @@ QUOTA_MATCHER: Final = (
 
 
 def _node_gpus(status: str) -> str:
-    # A maximum counts a node once, even if several replicas of kube-state-metrics report it.
+    # `max` counts each node once, even if several replicas of kube-state-metrics report it.
     return f"max by (node, resource) (kube_node_status_{status}{{{GPU_MATCHER}}})"
 
 
@@ -148,7 +148,7 @@ def _pod_run() -> str:
 
 
 def with_run_label(series: str) -> str:
-    """Return a query that adds the label `run` to series that carry the labels of pods."""
+    """Return a query that adds the `run` label to series that contain the labels of pods."""
     return f'label_replace({series}, "run", "$1", "label_gpu_platform_dev_run", "(.*)")'
 
 

@@ -45,7 +45,7 @@ def _metrics(scaling: AutoscalingSettings) -> list[Manifest]:
         metrics.append({"type": "Resource", "resource": {"name": "cpu", "target": target}})
     if scaling.requests_in_flight is not None:
         target = {"type": "AverageValue", "averageValue": str(scaling.requests_in_flight)}
-        # The runtime `torch` exports this series. Recording rules create it for the other runtimes.
+        # The `torch` runtime exports this series. Recording rules create it for the other runtimes.
         metrics.append({"type": "Pods", "pods": {"metric": {"name": IN_FLIGHT}, "target": target}})
     return metrics
 

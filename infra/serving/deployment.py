@@ -333,9 +333,10 @@ def fetch_containers(args: InferenceServiceArgs, version: Version) -> list[InitC
 
 
 def promotion_containers(args: InferenceServiceArgs, version: Version) -> list[InitContainer]:
-    """Return the init container that checks the conditions for serving the canary, if any.
+    """Return the init container that checks the conditions for serving the canary.
 
-    The container compares the metrics of the canary's export and the stable version's export.
+    The container compares the metrics of the canary's export and the stable version's export. The
+    list is empty if the version is not a canary or has no conditions.
     """
     canary = args.service.canary
     if canary is None or not canary.promote_if or version.name == args.stable.name:

@@ -17,8 +17,9 @@ from kube.names import LEADER_WORKER_SET_GROUP, ROLE_LABEL, SERVICE_LABEL, WORKL
 LEADER_LABEL: Final = {ROLE_LABEL: "serving-leader"}
 """Label of the pod that receives the requests if a replica consists of several pods.
 
-The leaders of training jobs have the role `leader`. They use no GPU, so `whole_node` jobs accept
-pods with that role on their nodes. This pod may use GPUs, so it must have a different role.
+The leaders of training jobs have the `leader` role. They use no GPU, so `whole_node` jobs accept
+pods with that role on their nodes. The pod that receives requests may use GPUs, so it must have a
+different role.
 """
 
 

@@ -121,7 +121,7 @@ def queries(limits: RollbackSettings, namespace: str, key: str) -> list[dict[str
 
     The program replaces CANARY_SPAN with the time span to evaluate. A query has no result while
     there are too few requests. Responses with status 400 (or 4xx, if a server reports only status
-    classes) count as failed, because a failing model also causes them. Responses to invalid
+    classes) count as failed, because a failing model can also cause them. Responses to invalid
     requests cancel out, because both versions receive the same share of invalid requests.
     """
     span = f"[{CANARY_SPAN}]"

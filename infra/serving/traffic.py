@@ -124,7 +124,7 @@ def _ingress(
 
 
 def _prefix_filters(path: str) -> list[Manifest] | None:
-    """Return the filter that removes the prefix from the paths of requests; None for path /."""
+    """Return the filter that removes the prefix from request paths, or None if the prefix is /."""
     if path == "/":
         return None
     rewrite = {"path": {"type": "ReplacePrefixMatch", "replacePrefixMatch": "/"}}

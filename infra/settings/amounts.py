@@ -136,7 +136,7 @@ def programs_total(
 
 
 def update_surge(inference: InferenceSettings, gpu: GpuSettings) -> Mapping[str, Decimal]:
-    """Return, for each resource, the maximum additional amount during an update of one service."""
+    """Return, for each resource, the maximum additional amount while one service is updated."""
     services = inference.services.values()
     return combine(max, [_service_amounts(each, gpu, each.update_pods) for each in services])
 

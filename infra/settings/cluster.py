@@ -67,8 +67,8 @@ class ClusterSettings(Settings):
     annotations: Annotations = Field(
         default={},
         description="Annotations that your site requires on every object and pod of the stack, "
-        "except for objects created by charts. As with `labels`, a change does not start a new run "
-        "or affect the pods of existing runs.",
+        "except for objects created by charts. A change does not start a new run or affect the "
+        "pods of existing runs.",
     )
     domain: DnsName = Field(
         default="cluster.local", description="DNS domain of the cluster's Services."
@@ -306,7 +306,7 @@ class GpuSettings(Settings):
         "containerized driver. null uses the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
-        default=None, description="Time slicing of whole GPUs. null gives pods whole GPUs."
+        default=None, description="Time slicing of whole GPUs. If null, pods get whole GPUs."
     )
     node_health: NodeHealthSettings | None = Field(
         default=None,
@@ -356,5 +356,5 @@ class GpuSettings(Settings):
 
 
 def expand_home(path: str) -> str:
-    """Return the path with a leading `~/` expanded, as the provider expands it in `kubeconfig`."""
+    """Expand a leading `~/` in the path, as the provider does in `kubeconfig`."""
     return str(Path(path).expanduser()) if path.startswith("~/") else path

@@ -95,8 +95,9 @@ class Thresholds(Settings):
     )
     latency_seconds: Seconds = Field(
         default=1.0,
-        description="Maximum p99 latency (s) of the requests. For services with the runtime torch, "
-        "set less than 30: their latency histogram ends at 30 s, so higher limits never fire.",
+        description="Maximum p99 latency (s) of the requests. For services with runtime torch, set "
+        "less than 30: their latency histogram ends at 30 s, so with a higher limit, the alert "
+        "would never fire.",
     )
     error_share: Share = Field(
         default=0.01, description="Maximum share of requests that fail with 5xx."
@@ -314,8 +315,8 @@ class RecorderSettings(Settings):
     pods: PositiveInt = Field(
         default=16,
         le=1000,
-        description="Maximum number of containers that are archived per failure. If more "
-        "containers of a gang fail together, the first to terminate are kept.",
+        description="Maximum number of containers whose logs are archived per failure. If "
+        "more containers of a gang fail together, those that terminated first are archived.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")

@@ -39,16 +39,16 @@ class NodeHealthSettings(Settings):
         default=360,
         description="Time (s) that a fault must last before its node is cordoned. Set it to more "
         "than 310: after a change to time_slicing, the kubelet keeps counting the previous "
-        "devices for five minutes. Slow-node reports cordon the node immediately.",
+        "devices for five minutes. This delay does not apply to slow-node reports.",
     )
     settle_seconds: PositiveInt = Field(
         default=600, description="Time (s) that a node must be healthy before it is uncordoned."
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of times within 24 hours that starting runs must report a node as slow "
-        "(termination message `slow node NODE: …`) before the node is cordoned. null ignores these "
-        "reports.",
+        description="Number of slow-node reports within 24 hours after which a node is cordoned. "
+        "Runs report slow nodes when they start (termination message `slow node NODE: …`). If "
+        "null, these reports are ignored.",
     )
     prometheus: HttpUrl | None = Field(
         default=None,

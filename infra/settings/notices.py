@@ -147,7 +147,7 @@ def _infrequent_scrapes(settings: StackSettings) -> Iterator[str]:
 
 
 def _lacks_metrics_port(job: TrainingJobSettings) -> bool:
-    # A custom command and the TensorFlow program do not have the setting `metrics_port`.
+    # Custom commands and the TensorFlow program do not have the `metrics_port` setting.
     if job.hyperparameters is None or KINDS[job.kind].program != TRAINING_PROGRAM:
         return False
     return not job.hyperparameters.metrics_port

@@ -110,7 +110,7 @@ class VolumeSettings(Settings):
     capacity: MemoryQuantity = Field(description="Capacity of the volume.")
     access_modes: AccessModes = Field(description="Access modes of the volume.")
     storage_class: DnsName | None = Field(
-        default=None, description="Storage class of the volume. null sets no class."
+        default=None, description="Storage class of the volume. If null, it has no class."
     )
     reclaim_policy: ReclaimPolicy = Field(
         default="Retain", description="Retain or delete the volume when its claim is deleted."

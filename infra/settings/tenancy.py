@@ -124,8 +124,8 @@ class NetworkSettings(Settings):
     )
     inference_from: list[DnsLabel] = Field(
         default=[],
-        description="Namespaces whose pods may call inference services. Empty allows all "
-        "namespaces.",
+        description="Namespaces whose pods may call inference services. If empty, all "
+        "namespaces are allowed.",
     )
     inference_cidrs: list[Cidr] = Field(
         default=[],
@@ -137,7 +137,7 @@ class NetworkSettings(Settings):
         default=[],
         description="Additional ports on which inference services may receive requests, such as "
         "8080 for services of other stacks. The ports of the stack's own services are always "
-        "allowed. In your own Pulumi programs, the component Tenancy also allows 8080 by default.",
+        "allowed. In your own Pulumi programs, the Tenancy component also allows 8080 by default.",
     )
     egress_cidrs: list[Cidr] = Field(
         default=[],

@@ -38,7 +38,7 @@ class SlaSettings(Settings):
 
     longest_wait_seconds: PositiveInt = Field(
         description="Waiting time (s) after which a job is admitted even if the cluster is "
-        "full. The annotation `sla-waiting-time` of a Volcano Job overrides this time."
+        "full. A Volcano Job's `sla-waiting-time` annotation overrides this time."
     )
     reserve: bool = Field(
         default=True,
@@ -80,8 +80,8 @@ class SchedulerSettings(Settings):
     enqueue: bool | None = Field(
         default=None,
         description="Keep jobs queued, without pods, while the cluster has no free capacity "
-        "for them. null enables it if `preempt` and `reclaim` are none, because a queued job "
-        "neither preempts nor reclaims.",
+        "for them. The default is true if `preempt` and `reclaim` are none, and false "
+        "otherwise, because a queued job neither preempts nor reclaims.",
     )
     overcommit: float | None = Field(
         default=None,
@@ -96,7 +96,7 @@ class SchedulerSettings(Settings):
         description="Order jobs of equal priority by dominant resource share, the smallest first.",
     )
     sla: SlaSettings | None = Field(
-        default=None, description="Limit on the waiting time. null sets no limit."
+        default=None, description="Limit on the waiting time. If null, there is none."
     )
     backfill: bool = Field(
         default=True, description="Place pods without resource requests wherever they fit."

@@ -60,7 +60,7 @@ class VolumeSettings(Settings):
 
     path: AbsolutePath = Field(description="Mount path in the container.")
     claim: DnsLabel | None = Field(
-        default=None, description="Key of a claim in the section `storage` of this stack."
+        default=None, description="Key of a claim in this stack's `storage` section."
     )
     secret: DnsName | None = Field(
         default=None, description="Name of a Secret in the pod's namespace."

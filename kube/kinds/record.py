@@ -96,7 +96,7 @@ class Resource:
 
 
 RENDEZVOUS_PORT: Final = 23456
-"""Port of the rendezvous at rank 0; also the default of Volcano's plugin `pytorch`."""
+"""Port of the rendezvous at rank 0; also the default of Volcano's `pytorch` plugin."""
 
 TRAINING_CONTAINER: Final = "training"
 """Name of the training container in kinds whose operator does not require another name."""
@@ -134,7 +134,7 @@ class Kind:
 
     @property
     def has_launcher(self) -> bool:
-        """True if an additional pod without GPUs starts the training in the other pods."""
+        """True if an additional pod without GPUs starts training in the other pods."""
         return "launcher" in self.capabilities
 
 

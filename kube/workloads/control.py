@@ -24,7 +24,7 @@ class Job:
     gang: str = ""
     """Path of the minimum number of pods that start together."""
     member_annotation: bool = False
-    """True if the annotation `scheduling.volcano.sh/group-min-member` sets the gang's minimum."""
+    """True if the `scheduling.volcano.sh/group-min-member` annotation sets the gang's minimum."""
     whole: bool = False
     """True if the gang's minimum defaults to all pods."""
     grouped: str = ""

@@ -115,7 +115,7 @@ def _dynamo(component: str, part: str = "") -> Iterator[Pods]:
         ),
         machine=True,
     )
-    # The operator adds the image and the probes of the container `main`.
+    # The operator adds the image and the probes of the `main` container.
     yield Pods(
         at=f"{component}.podTemplate.spec",
         count=replicas,

@@ -379,7 +379,7 @@ RUNNERS: Final = [
                     Count(paths=("spec.minRunners",), maxima=("spec.maxRunners",), default=None),
                 ),
             ),
-            # The controller adds the image of the container `listener`.
+            # The controller adds the image of the `listener` container.
             Pods(at="spec.listenerTemplate.spec", supplied=("image",), partial=True),
         ),
         roles=_BATCH,

@@ -246,7 +246,7 @@ class WorkloadKind:
     remote: tuple[str, ...] = ()
     """Paths of the source from which a controller fetches definitions of pods.
 
-    The source `cluster` means that the definitions are in the cluster. A field `values` next to
+    The `cluster` source means that the definitions are in the cluster. A `values` field next to
     another source contains the values of a chart.
     """
     unseen: str = ""

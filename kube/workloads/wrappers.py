@@ -42,7 +42,7 @@ EMBEDDING_KINDS: Final = [
         objects=("spec.resources.*",),
         texts=("spec.resourcesTemplate",),
     ),
-    # KubeVela. Components of the types helm and kustomize deploy from a URL.
+    # KubeVela. A component whose type is helm or kustomize deploys the manifests at a URL.
     WorkloadKind(
         group="core.oam.dev",
         kind="Application",

@@ -1,7 +1,7 @@
 """vLLM: language models behind an OpenAI-compatible API. Not tested on a GPU.
 
-The argument names below were read from the wheel of the release in `Vllm.release`: from the parser
-of the engine arguments and the fields of the front-end arguments.
+The argument names below come from the wheel of the release in `Vllm.release`: they are those of
+the engine argument parser and the fields of the front-end arguments.
 """
 
 import math
@@ -155,8 +155,8 @@ class Vllm(ProgramArguments):
     data_parallel_size: int = Field(default=1, ge=1)
     prefill_context_parallel_size: int = Field(default=1, ge=1)
     nnodes: int = Field(default=1, ge=1, le=64)
-    """Number of pods per replica, each with `gpus` GPUs, preferably on different nodes. Several
-    pods run as a LeaderWorkerSet."""
+    """Number of pods per replica, each with `gpus` GPUs, preferably on different nodes. If
+    there are several, they run as a LeaderWorkerSet."""
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
     """Time (s) to finish requests in flight after SIGTERM. 0, vLLM's default, aborts them."""
 

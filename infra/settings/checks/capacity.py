@@ -86,9 +86,10 @@ def gpus_have_one_quota(tenancy: TenancySettings, gpu: GpuSettings) -> Iterator[
 
 
 def _capabilities(volcano: VolcanoSettings, queue: str) -> Iterator[tuple[str, str, str, Decimal]]:
-    """Yield each limit of a queue and its ancestors: description, resource and amount.
+    """Yield each limit of a queue and its ancestors.
 
-    The last value is the part of the amount that is guaranteed to other queues below the ancestor.
+    The values are the description of the queue, the resource, the amount, and the part of the
+    amount that is guaranteed to other queues below the ancestor.
     """
     parents = {name: each.parent for name, each in volcano.queues.items()}
     path = with_ancestors(queue, parents)
@@ -245,7 +246,7 @@ def pods_request_one_time_sliced_gpu(
 ) -> Iterator[str]:
     """Check that no pod requests several time-sliced GPUs.
 
-    Several time-sliced GPUs could be shares of one GPU, on which training would hang. Steps and
+    Several time-sliced GPUs could be shares of the same GPU, and training would hang. Steps and
     services are checked only if the device plugin rejects such pods (`refuse_more_than_one`).
     """
     if gpu.time_slicing is None:

@@ -311,8 +311,8 @@ def namespaces_differ(
 ) -> Iterator[str]:
     """Check that no two sections create the same namespace.
 
-    No section may use a namespace that Kubernetes creates. Each section sets the Pod Security level
-    of its namespace, and deletes the namespace when the stack is destroyed.
+    No section may use a namespace that Kubernetes creates. The stack sets the Pod Security level of
+    the namespaces, and deletes them when it is destroyed.
     """
     owners: dict[str, str] = {}
     health = gpu.node_health

@@ -39,12 +39,12 @@ class GatewaySettings(Settings):
     )
     section: DnsName | None = Field(
         default=None,
-        description="Name of a listener of the Gateway. null attaches to all listeners.",
+        description="Name of a listener of the Gateway. If null, routes attach to all.",
     )
 
     @property
     def parent_reference(self) -> dict[str, str]:
-        """Reference of a route to this Gateway."""
+        """A route's reference to this Gateway."""
         reference = {"name": self.name, "namespace": self.namespace, "sectionName": self.section}
         return {key: value for key, value in reference.items() if value is not None}
 
@@ -63,7 +63,7 @@ class RouteSettings(Settings):
         default=None, description="Ingress to create. A canary requires ingress-nginx."
     )
     hostnames: HostNames = Field(
-        default=[], description="Host names. Empty accepts every host name."
+        default=[], description="Host names. If empty, every host name is accepted."
     )
     path: PathPrefix = Field(
         default="/",

@@ -100,8 +100,8 @@ def _model_problems(service: InferenceServiceSettings) -> Iterator[str]:
     if len(models) != 1:
         sources = " and ".join(models) or "none of them"
         yield (
-            "must name the model with exactly one of `run`, `url` or `source`, or `job` or `sweep` "
-            f"in the platform's stack, but sets {sources}"
+            "must set exactly one of `run`, `url` and `source` (or, in the platform's stack, "
+            f"`job` or `sweep`), but sets {sources}"
         )
         return
     canary = service.canary

@@ -16,7 +16,7 @@ _URL: Final = re.compile(r"(s3|gs|az|https?)://[^\s?#@]+")
 def _run_name(text: str) -> str:
     if not _RUN.fullmatch(text):
         raise ValueError(
-            "must be the full name of a run, <job>-<8 hex digits>, as in the output `runs`"
+            "must be the full name of a run, <job>-<8 hex digits>, as in the `runs` output"
         )
     return text
 
@@ -72,8 +72,8 @@ class FetchSettings(Settings):
     )
     cache: CacheSettings | None = Field(
         default=None,
-        description="Cache that pods share (runtime torch). null downloads the export for each "
-        "pod.",
+        description="Cache that pods share (runtime torch). If null, each pod downloads "
+        "the export.",
     )
 
 

@@ -127,7 +127,7 @@ class RollbackSettings(Settings):
         default=None,
         gt=0,
         allow_inf_nan=False,
-        description="Maximum p99 latency (s) of the canary. null sets no limit.",
+        description="Maximum p99 latency (s) of the canary. If null, there is no limit.",
     )
     min_requests: PositiveInt = Field(
         default=20,

@@ -36,7 +36,7 @@ from infra.settings.types import (
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 
 _PROGRESS_SECONDS: Final = 600
-"""Minimum (s) of the default progress deadline. It is also the default in Kubernetes."""
+"""Minimum (s) of the default progress deadline. It is also Kubernetes' default."""
 
 _SCHEDULING_SECONDS: Final = 450
 """Time (s) that the default progress deadline allows for scheduling a pod and pulling its image.
@@ -89,7 +89,7 @@ class InferenceServiceSettings(Settings):
         default=None,
         le=1000,
         description="Number of replicas. A replica is a pod or, with runtime vllm and "
-        "server.nnodes, a group of pods. null means 1, or leaves the number to autoscaling.",
+        "server.nnodes, a group of pods. The default is 1, unless autoscaling is set.",
     )
     autoscaling: AutoscalingSettings | None = Field(
         default=None, description="Scale the number of replicas with the load."
@@ -100,7 +100,7 @@ class InferenceServiceSettings(Settings):
     )
     route: RouteSettings | None = Field(
         default=None,
-        description="Gateway or Ingress. null makes the service reachable only inside the cluster.",
+        description="Gateway or Ingress. If null, only pods in the cluster can reach the service.",
     )
     rollout: RolloutSettings = Field(
         default=RolloutSettings(),
@@ -127,8 +127,8 @@ class InferenceServiceSettings(Settings):
         default=None,
         description="Ephemeral storage request and limit of each pod: /tmp (1Gi), `scratch` "
         "volumes, `fetch.size` if the model is downloaded to the node, logs and files that "
-        "containers write. null sets no request, so the pod is among the first to be evicted when "
-        "the disk is full.",
+        "containers write. If null, nothing is requested, so the pod is among the first to be "
+        "evicted when the disk is full.",
     )
     port: Port = Field(default=8080, description="Port of the server and of its Service.")
     tls: TlsSettings | None = Field(
@@ -175,9 +175,9 @@ class InferenceServiceSettings(Settings):
         default=None,
         description="Time (s) without progress after which the Deployment reports a failed "
         "rollout, and maximum time (s) that an update waits for a canary. It must exceed "
-        "min_ready_seconds. null means 600 or startup_seconds + min_ready_seconds + 450, "
-        "whichever is longer. If an update of the canary replaces its replicas in several steps, "
-        "null adds startup_seconds + min_ready_seconds for each step after the first.",
+        "min_ready_seconds. The default is max(600, startup_seconds + min_ready_seconds + 450). "
+        "For a canary whose replicas are replaced in several steps, the default wait is longer by "
+        "startup_seconds + min_ready_seconds for each additional step.",
     )
     min_ready_seconds: int = Field(
         default=5,

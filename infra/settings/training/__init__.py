@@ -1,4 +1,4 @@
-"""The section `training`: jobs and sweeps."""
+"""The `training` section: jobs and sweeps."""
 
 import json
 from collections.abc import Mapping

@@ -150,7 +150,7 @@ LIMITED_SETTINGS: Final = (
         "leave it out (every failure is then retried)",
     ),
     LimitedSetting(
-        "steps before and after the training",
+        "steps before and after training",
         "steps",
         lambda job: sorted(job.steps) or None,
         "define several jobs, and start each when the previous one has succeeded",
@@ -357,7 +357,7 @@ def _download_problems(job: TrainingJobSettings) -> Iterator[str]:
 
 
 def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
-    """Yield an error message for each problem with a job of kind `notebook`."""
+    """Yield an error message for each problem with a `notebook` job."""
     if job.kind != "notebook":
         return
     if job.notebook is None:

@@ -63,7 +63,7 @@ class NotebookRouteSettings(Settings):
 
     gateway: GatewaySettings = Field(description="Gateway to attach to.")
     hostnames: HostNames = Field(
-        default=[], description="Host names. Empty accepts every host name."
+        default=[], description="Host names. If empty, every host name is accepted."
     )
     path: PathPrefix = Field(
         default="/",
@@ -82,18 +82,18 @@ class NotebookRouteSettings(Settings):
 
 
 class NotebookSettings(Settings):
-    """JupyterLab in a job of kind `notebook`."""
+    """JupyterLab in a `notebook` job."""
 
     home: DnsLabel = Field(
         description="Claim that contains the home directory. The directory is named after the "
         "job's key and is kept when the notebook is deleted."
     )
     token_secret: DnsName = Field(
-        description="Secret in the notebook's namespace. Its key `token` contains the access token."
+        description="Secret in the notebook's namespace. Its `token` key contains the access token."
     )
     route: NotebookRouteSettings | None = Field(
         default=None,
-        description="Route from outside the cluster. null allows only `kubectl port-forward`.",
+        description="Route from outside the cluster. If null, only `kubectl port-forward` works.",
     )
     idle_minutes: int = Field(
         default=60,
@@ -159,7 +159,7 @@ class TrainingJobSettings(Settings):
     nodes: PositiveInt = Field(
         default=1,
         le=4096,
-        description="Number of pods. Without min_nodes, either all of them are scheduled, or none.",
+        description="Number of pods. Without min_nodes, either all or none of them are scheduled.",
     )
     min_nodes: PositiveInt | None = Field(
         default=None,
@@ -195,8 +195,8 @@ class TrainingJobSettings(Settings):
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
         description="Ephemeral storage request and limit of each pod: /tmp (1Gi), `scratch` "
-        "volumes, logs and files that containers write. null sets no request, so the pod is among "
-        "the first to be evicted when the disk is full.",
+        "volumes, logs and files that containers write. If null, nothing is requested, so the "
+        "pod is among the first to be evicted when the disk is full.",
     )
     launcher: LauncherSettings | None = Field(
         default=None,
@@ -286,12 +286,14 @@ class TrainingJobSettings(Settings):
         "`stopped` terminates the run permanently. Changing this setting does not start a new run.",
     )
     steps: dict[StepName, StepSettings] = Field(
-        default={}, description="Steps before and after the training, such as prepare and evaluate."
+        default={}, description="Steps before and after training, such as prepare and evaluate."
     )
-    after: list[StepName] = Field(default=[], description="Steps that precede the training.")
+    after: list[StepName] = Field(
+        default=[], description="Steps that must succeed before training."
+    )
     inputs: dict[OutputName, Reference] = Field(
         default={},
-        description="Outputs of steps, each as `<step>.<output>`; the training waits for them. "
+        description="Outputs of steps, each as `<step>.<output>`; training waits for them. "
         "With `command`, each replaces `$(inputs.<name>)`; otherwise, each sets the hyperparameter "
         "`<name>`.",
     )
@@ -365,7 +367,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def starts_in_flow(self) -> bool:
-        """True if a JobFlow starts the training, because the job has steps or a schedule."""
+        """True if a JobFlow starts training, because the job has steps or a schedule."""
         return bool(self.steps) or self.schedule is not None
 
     @property
@@ -404,7 +406,7 @@ class TrainingJobSettings(Settings):
 
     @property
     def waits_for(self) -> list[str]:
-        """Steps that the training waits for: `after`, and the producers of its inputs."""
+        """Steps that training waits for: `after`, and the producers of its inputs."""
         return list(dict.fromkeys([*self.after, *producers(self.inputs)]))
 
     @property

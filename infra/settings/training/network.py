@@ -39,8 +39,8 @@ class NcclSettings(Settings):
     """Network settings of NCCL. Unset fields keep NCCL's defaults."""
 
     network: NetworkName = Field(
-        description="Network that NCCL uses. infiniband and roce need rdma, and NCCL fails instead "
-        "of falling back to TCP. tcp uses no RDMA device, even if there is one."
+        description="Network that NCCL uses. infiniband and roce require `rdma`; with them, NCCL "
+        "fails instead of falling back to TCP. tcp never uses an RDMA device."
     )
     interface: str | None = Field(
         default=None,

@@ -90,7 +90,8 @@ class ScheduleSettings(Settings):
         default=None,
         ge=10,
         description="Maximum time (s) by which a start may be delayed, for example by a previous "
-        "run that is still running. Starts delayed for longer are skipped. null sets no limit.",
+        "run that is still running. Starts delayed for longer are skipped. If null, there is no "
+        "limit.",
     )
     image: DnsLabel = Field(
         default="recorder",

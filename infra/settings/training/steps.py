@@ -103,8 +103,8 @@ class StepSettings(Settings):
     )
     cache: bool = Field(
         default=True,
-        description="Reuse the outputs of an earlier run if possible. false runs the step once in "
-        "each run.",
+        description="Reuse the outputs of an earlier run if possible. If false, the step runs once "
+        "in each run.",
     )
     for_each: list[str] = Field(
         default=[],
@@ -172,8 +172,8 @@ def step_problems(job: TrainingJobSettings) -> Iterator[str]:
         for name, step in job.steps.items():
             if step.when and TRAINING_STEP not in preceding_steps(job, name):
                 yield (
-                    f"sets steps.{name}.when, which reads metrics of the training, but the step "
-                    f"does not run after the training: set after: [{TRAINING_STEP}]"
+                    f"sets steps.{name}.when, which reads metrics of the run, but the step does "
+                    f"not run after training: set after: [{TRAINING_STEP}]"
                 )
         yield from _value_problems(job)
     if job.steps and job.state == "stopped":
@@ -210,7 +210,7 @@ def _order_problem(job: TrainingJobSettings) -> str | None:
     """Return an error message for a reserved step name, an unknown step or a cycle of steps."""
     if TRAINING_STEP in job.steps:
         return (
-            f"has a step {TRAINING_STEP!r}, but this name is reserved for the training: "
+            f"has a step {TRAINING_STEP!r}, but this name is reserved for the training step: "
             "choose another name"
         )
     after = {name: step.after for name, step in job.steps.items()} | {TRAINING_STEP: job.after}

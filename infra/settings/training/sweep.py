@@ -150,24 +150,24 @@ class EarlyStoppingSettings(Settings):
 
 
 class BudgetSettings(Settings):
-    """Limits of a sweep, in addition to its number of trials. At a limit, all trials are paused."""
+    """Limits of a sweep, in addition to its number of trials. All trials pause at a limit."""
 
     gpu_hours: float | None = Field(
         default=None,
         gt=0,
-        description="Maximum GPU-hours of all trials. null sets no limit if `money` is set.",
+        description="Maximum GPU-hours of all trials. Required unless `money` is set.",
     )
     money: float | None = Field(
         default=None,
         gt=0,
         description="Maximum cost of all trials in the currency of the price table "
-        "(gitops/config/prices.yaml), which must contain the prices of the trials' GPUs. null sets "
-        "no limit.",
+        "(gitops/config/prices.yaml), which must contain the prices of the trials' GPUs. If null, "
+        "there is no limit.",
     )
     hours: float | None = Field(
         default=None,
         gt=0,
-        description="Maximum time (h) since the start of the first trial. null sets no limit.",
+        description="Maximum time (h) since the first trial started. If null, there is no limit.",
     )
 
     @model_validator(mode="after")
@@ -194,7 +194,7 @@ class SweepSettings(Settings):
         default="tpe", description="Search method: tree-structured Parzen estimator, or random."
     )
     early_stopping: EarlyStoppingSettings | None = Field(
-        default=None, description="Pause trials early. null trains each trial to the end."
+        default=None, description="Pause trials early. If null, all trials run to the end."
     )
     parallel: int = Field(
         default=1, ge=1, le=100, description="Number of trials that run at the same time."

@@ -44,7 +44,7 @@ class TorchtitanSettings(Settings):
         "where the run, its checkpoints and its export are stored.",
     )
     metrics_port: Port | None = Field(
-        default=None, description="Port for Prometheus. null serves no metrics."
+        default=None, description="Port for Prometheus. If null, no metrics are served."
     )
 
     @model_validator(mode="after")

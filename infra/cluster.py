@@ -180,7 +180,7 @@ def _provider(
     return kubernetes.Provider(
         name,
         context=settings.context,
-        # By default, the provider treats new certificates or a new address as a new cluster, and
+        # By default, the provider treats new certificates or a new address as a new cluster, so
         # Pulumi would replace every resource.
         cluster_identifier=identifier,
         kubeconfig=in_cluster_kubeconfig() if in_cluster else file or _DEFAULT_KUBECONFIG,

@@ -27,7 +27,8 @@ different role.
 class Version:
     """One version of a service: the stable version or the canary.
 
-    `image` is a string or a Pulumi output. One of `run`, `winner`, `url` and `source` is set.
+    `image` is a string or a Pulumi output. Exactly one of `run`, `winner`, `url` and `source`
+    is set.
     """
 
     name: str

@@ -316,7 +316,7 @@ class RecorderSettings(Settings):
         default=16,
         le=1000,
         description="Maximum number of containers whose logs are archived per failure. If "
-        "more containers of a gang fail together, those that terminated first are archived.",
+        "more containers fail together, those that terminated first are archived.",
     )
     cpu: CpuQuantity = Field(default="50m", description="CPU request.")
     memory: MemoryQuantity = Field(default="256Mi", description="Memory request and limit.")

@@ -47,8 +47,8 @@ class NodeHealthSettings(Settings):
     slow_reports: PositiveInt | None = Field(
         default=None,
         description="Number of slow-node reports within 24 hours after which a node is cordoned. "
-        "Runs report slow nodes when they start (termination message `slow node NODE: …`). If "
-        "null, these reports are ignored.",
+        "Runs with `preflight: strict` report slow nodes when they start (termination message "
+        "`slow node NODE: …`). If null, these reports are ignored.",
     )
     prometheus: HttpUrl | None = Field(
         default=None,

@@ -87,8 +87,8 @@ class SchedulerSettings(Settings):
         default=None,
         ge=1,
         description="Limit on the total requests of admitted jobs, as a multiple of the cluster's "
-        f"resources. null uses {OVERCOMMIT} if jobs are queued (`enqueue`), and no limit "
-        "otherwise.",
+        f"resources. The default is {OVERCOMMIT} if jobs are queued (`enqueue`); otherwise, "
+        "there is no limit.",
     )
     priority: bool = Field(default=True, description="Order the jobs of a queue by priority.")
     drf: bool = Field(

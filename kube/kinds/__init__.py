@@ -119,7 +119,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
     "volcano": Kind(
         resource=VOLCANO_JOB,
         capabilities=frozenset({*_PROGRAMS, *_RETRIES, *_STEPS, *_SUCCESS, "min_nodes", "inputs"}),
-        objects="Volcano Job with plugin `pytorch`",
+        objects="Volcano Job with the `pytorch` plugin",
         needs="Volcano",
         service="several pods",
         ports=frozenset({RENDEZVOUS_PORT}),
@@ -171,7 +171,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
         capabilities=frozenset(
             {*_RETRIES, *_STEPS, "hyperparameters", "success: first", "launcher"}
         ),
-        objects="Volcano Job with plugins `mpi` and `ssh`: a launcher and the workers",
+        objects="Volcano Job with the `mpi` and `ssh` plugins: a launcher and the workers",
         needs="Volcano",
         image_needs="Open MPI and OpenSSH",
         pod_suffix="-launcher-0",
@@ -180,7 +180,7 @@ KINDS: Final[Mapping[JobKind, Kind]] = {
     "tensorflow": Kind(
         resource=VOLCANO_JOB,
         capabilities=frozenset({*_RETRIES, *_STEPS, "hyperparameters", "success: all"}),
-        objects="Volcano Job with plugin `tensorflow` (`TF_CONFIG`)",
+        objects="Volcano Job with the `tensorflow` plugin (`TF_CONFIG`)",
         needs="Volcano",
         image_needs="TensorFlow",
         program="examples.tensorflow",

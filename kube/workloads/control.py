@@ -11,7 +11,7 @@ STRICT: Final[dict[str, Any]] = {"extra": "forbid"}
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Fields that set the queue, gang, retries and deadline of a job. Paths start at `at`."""
+    """Fields that set a job's queue, gang, retries and deadline. Paths are relative to `at`."""
 
     __pydantic_config__: ClassVar = STRICT
 

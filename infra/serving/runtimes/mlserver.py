@@ -28,10 +28,10 @@ class Mlserver(Runtime):
     model_name: str = Field(default="model", pattern=r"^[^\s/?#%]+$")
     """Name of the model, which is part of the server's paths."""
     implementation: str | None = Field(default=None, pattern=r"^[A-Za-z_][\w.]*$")
-    """Class of the model, such as mlserver_sklearn.SKLearnModel. None requires a
-    model-settings.json next to the model."""
+    """Class of the model, such as mlserver_sklearn.SKLearnModel. If None, a
+    model-settings.json is required next to the model."""
     parallel_workers: int = Field(default=0, ge=0, le=64)
-    """Number of worker processes. 0 runs the model in the server's process."""
+    """Number of worker processes. With 0, the model runs in the server's process."""
     max_batch_size: int | None = Field(default=None, ge=1)
     max_batch_time: float | None = Field(default=None, gt=0)
     grpc_max_message_length: int | None = Field(default=None, ge=1)

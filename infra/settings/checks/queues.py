@@ -125,7 +125,7 @@ def queues_fit_their_parents(volcano: VolcanoSettings) -> Iterator[str]:
 
 
 def jobs_wait_in_leaf_queues(training: TrainingSettings, volcano: VolcanoSettings) -> Iterator[str]:
-    """Check that jobs wait in leaf queues; Volcano schedules no jobs from other queues."""
+    """Check that jobs wait in leaf queues, the only queues from which Volcano schedules jobs."""
     leaves = volcano.leaf_queues
     for key, job in training.all_jobs.items():
         if leaves and job.queue in volcano.queues and job.queue not in leaves:

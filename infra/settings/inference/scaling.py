@@ -140,7 +140,7 @@ class RollbackSettings(Settings):
     interval_seconds: PositiveInt = Field(
         default=5,
         le=300,
-        description="Interval (s) between two evaluations, and between two scrapes of services.",
+        description="Interval (s) between evaluations. Services are scraped at least as often.",
     )
     image: DnsLabel = Field(
         default="recorder", description="Key of the image, which is built from recorder/."

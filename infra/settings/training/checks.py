@@ -118,13 +118,13 @@ LIMITED_SETTINGS: Final = (
         "set deadline_seconds",
     ),
     LimitedSetting(
-        "suspension through a setting",
+        "suspending through a setting",
         "state: suspended",
         lambda job: "suspended" if job.state == "suspended" else None,
         "suspend a running Volcano Job with `python -m gpu_platform suspend`",
     ),
     LimitedSetting(
-        "stop through a setting",
+        "stopping through a setting",
         "state: stopped",
         lambda job: "stopped" if job.state == "stopped" else None,
         "set state suspended, which also terminates the pods, if the kind supports it",

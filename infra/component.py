@@ -67,8 +67,8 @@ class Component(pulumi.ComponentResource):
     """A component whose children depend explicitly on the component's dependencies.
 
     Pulumi delays children until their parent's dependencies exist, but records no dependency for
-    the children themselves. Without explicit dependencies, a destroy could delete a queue before
-    its jobs, for example.
+    the children themselves. Without explicit dependencies, `pulumi destroy` could, for example,
+    delete a queue before its jobs.
     """
 
     def __init__(self, kind: str, name: str, opts: pulumi.ResourceOptions | None) -> None:

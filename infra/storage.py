@@ -35,7 +35,7 @@ class StorageArgs:
 class Storage(Component):
     """Storage classes, volumes and claims.
 
-    When the component is ready, claims are bound unless their class has the binding mode
+    When the component is ready, claims are bound unless the binding mode of their class is
     WaitForFirstConsumer.
     """
 

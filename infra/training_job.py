@@ -56,8 +56,8 @@ class TrainingJobs(Component):
     for each component (docs/scale.md).
 
     `recorded` contains the names of the runs whose jobs were found or created by the last update.
-    If an update would create one of these jobs again, the job was deleted in the cluster. The
-    update is then rejected, unless the job sets `recreate`.
+    If an update would create one of these jobs again, the job must have been deleted in the
+    cluster. The update is then rejected, unless the job sets `recreate`.
     """
 
     runs: dict[str, Run]

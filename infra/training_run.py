@@ -97,7 +97,7 @@ def run_name(args: TrainingJobArgs) -> str:
 
     The hash covers only settings that the job sets itself. New defaults or templates of this
     project, and changes to settings that all jobs share, therefore do not start a new run. The
-    setting `run` overrides the name.
+    `run` setting overrides the name.
     """
     if args.job.run is not None:
         return args.job.run

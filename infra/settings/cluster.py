@@ -141,7 +141,7 @@ class TolerationSettings(Settings):
         default=None, description="Value of the taint. Only with operator Equal."
     )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
-        default="NoSchedule", description="Effect of the taint. null tolerates every effect."
+        default="NoSchedule", description="Effect of the taint. If null, all effects are tolerated."
     )
 
     @property
@@ -228,7 +228,7 @@ class GpuOperatorSettings(Settings):
     )
     gpu_feature_discovery: bool = Field(
         default=True,
-        description="Label nodes with their GPU model. The job setting `gpu_product` requires this "
+        description="Label nodes with their GPU model. The `gpu_product` job setting requires this "
         "label.",
     )
     cdi: bool = Field(

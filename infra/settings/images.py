@@ -35,7 +35,7 @@ class BuildSettings(Settings):
     target: str | None = Field(
         default=None,
         min_length=1,
-        description="Stage of the Dockerfile, such as `mpi`. null builds the last stage.",
+        description="Stage of the Dockerfile, such as `mpi`. If null, the last stage is built.",
     )
 
 

@@ -20,7 +20,7 @@ from infra.settings.types import (
 )
 
 RELEASE: Final = "kube-prometheus-stack"
-"""Name of the chart's release. The chart's Prometheus selects objects whose label `release` has
+"""Name of the chart's release. The chart's Prometheus selects objects whose `release` label has
 this value."""
 
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
@@ -73,7 +73,7 @@ class Thresholds(Settings):
     stalled_minutes: Minutes = Field(
         default=20,
         description="Time (min) without a training step before an alert fires. It should exceed "
-        "the longest evaluation, export or save.",
+        "the longest evaluation, export or checkpoint.",
     )
     checkpoint_minutes: Minutes = Field(
         default=90,

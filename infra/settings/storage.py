@@ -142,7 +142,7 @@ class ClaimSettings(Settings):
     )
     storage_class: DnsName | None = Field(
         default=None,
-        description="Storage class of the claim. null requires a `volume` without a class.",
+        description="Storage class of the claim. If null, it needs a `volume` without a class.",
     )
     volume: DnsName | None = Field(
         default=None, description="Volume in this stack that the claim is bound to."

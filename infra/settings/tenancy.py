@@ -76,7 +76,7 @@ class QuotaSettings(Settings):
                 )
             if name.startswith("requests."):
                 raise ValueError(
-                    f"contains {name}: leave out the prefix `requests.`, which the stack adds"
+                    f"contains {name}: leave out the `requests.` prefix, which the stack adds"
                 )
             if "/" not in name and not name.startswith("hugepages-"):
                 raise ValueError(
@@ -97,8 +97,8 @@ class LimitSettings(Settings):
     )
     max_memory: MemoryQuantity | None = Field(
         default=None,
-        description="Maximum memory limit of a container, at least default_memory. null sets no "
-        "maximum.",
+        description="Maximum memory limit of a container, at least default_memory. If null, "
+        "there is no maximum.",
     )
 
     @model_validator(mode="after")

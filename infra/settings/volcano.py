@@ -132,7 +132,7 @@ class SchedulerSettings(Settings):
         if self.overcommit is not None and not self.enqueues:
             yield (
                 f"overcommit is {self.overcommit:g}, but no job is queued (enqueue is false, or "
-                "preempt or reclaim is not none): leave it out"
+                "preempt or reclaim is set): leave it out"
             )
         if self.sla is not None and not self.sla.reserve and not self.enqueues:
             yield "sla has no effect if no job is queued and reserve is false: leave it out"

@@ -148,7 +148,7 @@ class ProgramArguments(Runtime):
     options: ClassVar[Collection[str]]
     """Arguments with a value."""
     negation: ClassVar[str | None] = None
-    """Prefix of a flag that is set to false; If None, the flag is omitted."""
+    """Prefix of a flag that is set to false. If None, the flag is omitted."""
     repeated: ClassVar[Collection[str]] = ()
     """Arguments that are repeated for each value of a list. Other arguments appear once, followed
     by all values."""

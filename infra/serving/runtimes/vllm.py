@@ -1,7 +1,7 @@
 """vLLM: language models behind an OpenAI-compatible API. Not tested on a GPU.
 
-The argument names below come from the wheel of the release in `Vllm.release`: they are those of
-the engine argument parser and the fields of the front-end arguments.
+The argument names below come from the wheel of the release in `Vllm.release`: from its engine
+argument parser, and from the fields of its front-end arguments.
 """
 
 import math
@@ -158,7 +158,7 @@ class Vllm(ProgramArguments):
     """Number of pods per replica, each with `gpus` GPUs, preferably on different nodes. If
     there are several, they run as a LeaderWorkerSet."""
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
-    """Time (s) to finish requests in flight after SIGTERM. 0, vLLM's default, aborts them."""
+    """Time (s) to finish requests in flight after SIGTERM. 0 (vLLM's default) means no time."""
 
     def command(self, launch: Launch) -> list[str]:
         """Return the command with its arguments."""

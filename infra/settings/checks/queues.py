@@ -76,7 +76,7 @@ def queue_settings_are_supported(volcano: VolcanoSettings) -> Iterator[str]:
             and volcano.release < _FIRST_WITH_PARTIAL_DESERVED
         ):
             yield (
-                f"{_key(name, 'deserved')} lists no {' and no '.join(unlisted)}, which Volcano "
+                f"{_key(name, 'deserved')} does not list {' or '.join(unlisted)}, which Volcano "
                 f"{volcano.version} reads as 0, so the queue would reclaim nothing although "
                 f"{_SCHEDULER}.reclaim is {scheduler.reclaim}: add "
                 f"{' and '.join(unlisted)}."

@@ -39,7 +39,7 @@ class GatewaySettings(Settings):
     )
     section: DnsName | None = Field(
         default=None,
-        description="Name of a listener of the Gateway. If null, routes attach to all.",
+        description="Name of a listener of the Gateway. If null, routes attach to all listeners.",
     )
 
     @property

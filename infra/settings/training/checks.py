@@ -210,7 +210,7 @@ def _program_problems(job: TrainingJobSettings) -> Iterator[str]:
 def _torchtitan_problems(job: TrainingJobSettings, torchtitan: TorchtitanSettings) -> Iterator[str]:
     if job.image == "training":
         yield (
-            "sets torchtitan, which the image 'training' does not contain: set image to the key "
+            "sets torchtitan, which the 'training' image does not contain: set image to the key "
             "of an image that is built with training/titan/Dockerfile"
         )
     if job.min_nodes not in (None, job.nodes):

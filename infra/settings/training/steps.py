@@ -116,8 +116,8 @@ class StepSettings(Settings):
     retries: PositiveInt | None = Field(
         default=None,
         le=100,
-        description="Maximum number of restarts before the step fails. null uses `retries` of the "
-        "job.",
+        description="Maximum number of restarts before the step fails. null uses the job's "
+        "`retries`.",
     )
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     cpu: CpuQuantity = Field(default="1", description="CPU request of the pod.")

@@ -150,7 +150,7 @@ class EarlyStoppingSettings(Settings):
 
 
 class BudgetSettings(Settings):
-    """Limits of a sweep, in addition to its number of trials. All trials pause at a limit."""
+    """Limits of a sweep besides the number of trials. If one is reached, all trials are paused."""
 
     gpu_hours: float | None = Field(
         default=None,

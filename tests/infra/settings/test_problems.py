@@ -332,7 +332,7 @@ MISTAKES: dict[str, Mistake] = {
     "device with the quota prefix": (
         "tenancy.quota.devices",
         {"requests.nvidia.com/mig-1g.10gb": 4},
-        "leave out the prefix",
+        "leave out the `requests.` prefix",
     ),
     "exclusive access mode next to another": (
         "storage.claims.checkpoints.access_modes",

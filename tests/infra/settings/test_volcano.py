@@ -115,7 +115,7 @@ def test_deserved_must_list_cpu_and_memory_if_queues_reclaim() -> None:
     scheduler = {"share": "capacity", "reclaim": "gangs"}
     queues: dict[str, Any] = {"team": {"deserved": {GPU: 8, "cpu": 64}}}
     (problem,) = volcano_problems(scheduler=scheduler, version="1.10.0", queues=queues)
-    assert "gpu-platform:volcano.queues.team.deserved lists no memory" in problem
+    assert "gpu-platform:volcano.queues.team.deserved does not list memory" in problem
     assert volcano_problems(scheduler=scheduler, queues=queues) == []
 
 

@@ -70,7 +70,7 @@ def _argo(kind: str, spec: str, *counts: Count) -> WorkloadKind:
         ),
         objects=tuple(f"{at}.resource.manifest" for at in (*_template_paths(spec), defaults)),
         shares_namespace=True,
-        # Values for the parameters of steps.
+        # These are parameter values of steps, even if they look like pods.
         patterns=tuple(
             f"{spec}.templates.*.{step}.withItems" for step in ("dag.tasks.*", "steps.*.*")
         ),
@@ -144,7 +144,7 @@ def _task(spec: str, pod: str, *counts: Count) -> Pods:
     return Pods(
         at=spec,
         containers=("steps.*", "sidecars.*"),
-        reference="ref",  # A StepAction, which is evaluated where it is declared.
+        reference="ref",  # Refers to a StepAction, which is evaluated where it is declared.
         templates={"steps.*": "stepTemplate"},
         fields=_RESOURCES,
         defaults=(pod,) if pod else (),

@@ -106,7 +106,7 @@ def _llm() -> Iterator[Pods]:
     for at in ("spec", "spec.prefill"):
         paths, maxima = (f"{at}.replicas",), (f"{at}.scaling.maxReplicas",)
         replicas = Count(paths=paths, maxima=maxima)
-        # With workers, a replica is a group of nodes.
+        # If there are workers, a replica spans several nodes.
         nodes = (
             Count(paths=(f"{at}.parallelism.pipeline",), less_with=f"{at}.template"),
             Count(
@@ -115,8 +115,8 @@ def _llm() -> Iterator[Pods]:
                 less_with=f"{at}.template",
             ),
         )
-        # With workers, a LeaderWorkerSet runs the pods, and its updates do not start additional
-        # pods.
+        # If there are workers, a LeaderWorkerSet runs the pods, and its updates do not start
+        # additional pods.
         update = replace(DEFAULT_ROLLOUT, without=f"{at}.worker")
         updated = Count(paths=paths, maxima=maxima, rollout=update)
         yield _llm_pods(f"{at}.template", at, updated)
@@ -355,7 +355,7 @@ _ROLE_TEMPLATES: Final = {
     "leaderWorkerPattern.template": "leaderWorkerPattern.size",
     "customComponentsPattern.components.*.template": "customComponentsPattern.components.*.size",
 }
-"""Maps the pod templates of a role to the number of their pods in each replica of the role."""
+"""Maps the path of each pod template in a role to the path of its number of pods per replica."""
 _ROLE_PATCHES: Final = (
     *("templateRef", "leaderWorkerSet.patchLeaderTemplate", "leaderWorkerSet.patchWorkerTemplate"),
     *("standalonePattern.templateRef", "leaderWorkerPattern.templateRef"),
@@ -365,7 +365,7 @@ _ROLE_PATCHES: Final = (
 
 
 def _role_group(kind: str, *groups: str) -> WorkloadKind:
-    """Return the record of groups of roles, at each path in `groups`."""
+    """Return the record of a kind with groups of roles at the paths in `groups`."""
     outer = () if kind == "RoleBasedGroup" else (REPLICAS,)
     pods = []
     for group in groups:

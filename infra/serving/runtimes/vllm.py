@@ -158,7 +158,8 @@ class Vllm(ProgramArguments):
     """Number of pods per replica, each with `gpus` GPUs, preferably on different nodes. If
     there are several, they run as a LeaderWorkerSet."""
     shutdown_timeout: int = Field(default=20, ge=0, le=3600)
-    """Time (s) to finish requests in flight after SIGTERM. 0 (vLLM's default) means no time."""
+    """Time (s) to finish requests in flight after SIGTERM. With 0, vLLM's default, they
+    are aborted."""
 
     def command(self, launch: Launch) -> list[str]:
         """Return the command with its arguments."""

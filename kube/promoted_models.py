@@ -16,7 +16,7 @@ PROMOTER: Final = "model-promoters"
 
 DIGEST: Final = r"sha256:[0-9a-f]{64}"
 REFERENCE: Final = rf"[^\s@]+@{DIGEST}"
-# A CEL expression also contains this pattern. CEL uses RE2, which does not support lookaround.
+# A CEL expression also contains this pattern. CEL uses RE2, so lookaround is not allowed.
 ENTRY: Final = (
     rf"^{REFERENCE} run=\S+ specification=[0-9a-f]{{8}} data={DIGEST} code={REFERENCE}"
     r" metrics=[^\s:,]+:[^\s:,]+(,[^\s:,]+:[^\s:,]+)* policies=passed key=[0-9a-f]{64}$"

@@ -46,9 +46,9 @@ class NodeHealthSettings(Settings):
     )
     slow_reports: PositiveInt | None = Field(
         default=None,
-        description="Number of slow-node reports within 24 hours after which a node is cordoned. "
-        "Runs with `preflight: strict` report slow nodes when they start (termination message "
-        "`slow node NODE: …`). If null, these reports are ignored.",
+        description="Number of run starts within 24 hours that must report a node as slow "
+        "(`preflight: strict`, termination message `slow node NODE: …`) before the node is "
+        "cordoned. If null, these reports are ignored.",
     )
     prometheus: HttpUrl | None = Field(
         default=None,

@@ -100,7 +100,7 @@ class InferenceServiceSettings(Settings):
     )
     route: RouteSettings | None = Field(
         default=None,
-        description="Gateway or Ingress. If null, only pods in the cluster can reach the service.",
+        description="Gateway or Ingress. If null, the service has no route from outside.",
     )
     rollout: RolloutSettings = Field(
         default=RolloutSettings(),

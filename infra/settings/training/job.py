@@ -163,8 +163,8 @@ class TrainingJobSettings(Settings):
     )
     min_nodes: PositiveInt | None = Field(
         default=None,
-        description="Minimum number of pods of an elastic job. The job starts when this many pods "
-        "can run, and grows to up to `nodes` pods. If null, the job is not elastic.",
+        description="Minimum number of pods of an elastic job. The job starts as soon as this many "
+        "pods fit, and can grow to `nodes` pods. If null, the job is not elastic.",
     )
     gpus_per_node: PositiveInt = Field(
         default=1,
@@ -310,7 +310,7 @@ class TrainingJobSettings(Settings):
     run: DnsLabel | None = Field(
         default=None,
         description="Fixed name of the run. If it is set, changes to the job do not start a new "
-        "run. If null, the name contains a hash of the job's settings.",
+        "run. If null, it is the job's key and a hash of its settings.",
     )
     attempt: PositiveInt = Field(
         default=1, description="Increase to run the same specification again, as a new run."

@@ -174,7 +174,7 @@ def test_steps_can_override_the_number_of_retries() -> None:
 @pytest.mark.parametrize(
     ("step", "text"),
     [
-        ({"when": {"accuracy": ">= 0.97"}}, "does not run after the training"),
+        ({"when": {"accuracy": ">= 0.97"}}, "does not run after training"),
         ({"after": ["train"], "when": {"accuracy": ">= incumbent"}}, "compare with a number"),
         ({"after": ["train"], "when": {"accuracy": "0.97"}}, "must compare"),
         ({"after": ["train"], "when": {"a b": ">= 1"}}, "name of a metric"),

@@ -102,7 +102,7 @@ def choose_kind(requested: str) -> Choice:
         )
     if obstacle:
         return Choice(Kind.SIMULATED, f"real nodes are not possible here: {obstacle}")
-    return Choice(Kind.REAL, "Linux, root, and the required packages are installed or available")
+    return Choice(Kind.REAL, "root on Linux, and the required packages are installed or available")
 
 
 def _obstacle_to_real_nodes() -> str:

@@ -83,7 +83,10 @@ class Workload:
 
     @property
     def additional_retries(self) -> int:
-        """Limit minus possible retries: 1 if the job fails at the limit, otherwise 0."""
+        """1 if the job fails as soon as its retries reach the limit, otherwise 0.
+
+        To allow N retries, the limit must be N plus this number.
+        """
         return self._record.extra
 
     @property

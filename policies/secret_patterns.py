@@ -54,7 +54,7 @@ FILE: Final = re.compile(
 )
 """Absolute path with a file extension or in a common directory.
 
-Other texts that start with `/` may be base64.
+Other strings that start with `/` may be base64.
 """
 VALUE: Final = re.compile(
     r"\b(A[KS]IA[0-9A-Z]{16}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{22,}"
@@ -189,7 +189,7 @@ PLACEHOLDER: Final = re.compile(r"\{\{(?:(?!\}\}).)*\}\}|\$\{\w+\}")
 """Pattern of a value that a tool, such as Kyverno, Flux or envsubst, replaces."""
 TEMPLATE: Final = re.compile(rf"[${{<]|^(true|false)$|{ENCRYPTED.pattern}")
 _MIN_ENCODED_LENGTH: Final = 24
-"""Minimum length of a base64 text that may contain a secret."""
+"""Minimum length of a base64 string that may contain a secret."""
 
 
 def is_secret(name: str, text: str) -> bool:
@@ -214,7 +214,7 @@ def _is_named_secret(name: str, text: str) -> bool:
 
 @lru_cache(maxsize=65536)
 def contains_secret(text: str) -> bool:
-    """Return whether a text appears to contain a secret, in plain text or encoded in base64."""
+    """Return whether a string appears to contain a secret, in plain text or encoded in base64."""
     return bool(VALUE.search(text)) or any(map(_hides_secret, _hidden_texts(text)))
 
 

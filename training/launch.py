@@ -31,7 +31,7 @@ MAX_GRACE_SECONDS: Final = 3600
 """Maximum grace period of a pod."""
 
 SIGNAL_CAUSES: Final = {
-    signal.SIGABRT: "a library aborted, for example NCCL because a rank is lost or hangs",
+    signal.SIGABRT: "a library aborted; NCCL does so if a rank is lost or hangs",
     signal.SIGBUS: "probably /dev/shm is full",
     signal.SIGKILL: "probably the memory limit was exceeded",
     signal.SIGSEGV: "a fault in native code",

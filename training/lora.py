@@ -193,7 +193,7 @@ def load_adapter(directory: Path, model: Gpt) -> tuple[str, Lora]:
     names = _tensor_names(len(model.blocks), targets)
     if not found or found.keys() != names.keys():
         different = ", ".join(sorted(found.keys() ^ names.keys())) or "no tensors"
-        raise ExportError(f"its tensors do not match all blocks of this gpt: {different}")
+        raise ExportError(f"its tensors are not those of this gpt model: {different}")
     lora = Lora(*_rank_and_alpha(settings), targets)
     adapt(model, lora)
     state = model.state_dict()

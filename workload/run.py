@@ -172,7 +172,9 @@ class Run:
         self._watchdog.__enter__()
         try:
             if self._steps < 1 or self._keep < 1:
-                raise FatalError(f"steps {self._steps} and keep {self._keep} must be at least 1")
+                raise FatalError(
+                    f"steps {self._steps} and keep {self._keep} must both be at least 1"
+                )
             if dist.is_initialized():
                 self._rank, self._size = dist.get_rank(), dist.get_world_size()
                 self._group = long_timeout_group()

@@ -56,7 +56,8 @@ class HelmReleaseConfig(RuleConfig):
     "checked.",
     severity=Severity.MEDIUM,
     level=Level.ADVISORY,
-    remediation="Check the rendered manifests, then list the deploying object in checkedElsewhere.",
+    remediation="Check the rendered manifests, then list the object that deploys them in "
+    "checkedElsewhere.",
     config=HelmReleaseConfig,
 )
 def helm_release_judged(resource: Resource, config: HelmReleaseConfig) -> Iterator[Violation]:

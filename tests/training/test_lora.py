@@ -402,7 +402,7 @@ def test_adapter_other_than_plain_lora_for_this_model_is_refused(
                 dict([*load_file(folder / "adapter_model.safetensors").items()][:-1]),
                 folder / "adapter_model.safetensors",
             ),
-            "tensors do not match all blocks of this gpt: base_model",
+            "tensors are not those of this gpt model: base_model",
         ),
     ],
 )

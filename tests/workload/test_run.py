@@ -170,7 +170,7 @@ def test_a_run_without_steps_or_checkpoints_is_fatal(
         run.resume()
     assert exit_info.value.code == exit_codes.BAD_INPUT
     message = json.loads(capsys.readouterr().out.splitlines()[-1])["message"]
-    assert message == f"FatalError: steps {steps} and keep {keep} must be at least 1"
+    assert message == f"FatalError: steps {steps} and keep {keep} must both be at least 1"
 
 
 def test_a_nan_loss_is_fatal_and_not_saved(tmp_path: Path) -> None:

@@ -50,6 +50,8 @@ To set a single value, use its path, for example
 | qualified name | name with an optional domain, such as `nvidia.com/gpu` |
 | image | image reference with a digest, or with a tag other than `latest` |
 | section | object with the keys in a table below |
+| list of X | list whose items are X |
+| mapping to X | object with keys of your choice, whose values are X |
 
 One secret is not part of a section: `{PASSWORD}`, the password for `images.username`. Store it
 with `pulumi config set --secret {PASSWORD_KEY}`.

@@ -38,8 +38,7 @@ def build(name: str, options: dict[str, Option], outputs: int, shape: tuple[int,
         module = importlib.import_module(module_name)
     except ImportError as error:
         raise ConfigurationError(
-            f"model {name} needs the torchvision package, in the version for this PyTorch release: "
-            f"{error}"
+            f"model {name} needs the torchvision release for this PyTorch release: {error}"
         ) from error
     model: nn.Module = getattr(module, attribute)(outputs, **checked)
     return model

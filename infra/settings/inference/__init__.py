@@ -34,7 +34,7 @@ class InferenceSettings(Settings):
 
     @property
     def other_servers(self) -> Mapping[str, Runtime]:
-        """Runtimes of services and canaries without this project's model server, by name."""
+        """Runtimes other than this project's model server, by the name of the service or canary."""
         return {
             name: service.runtime_of({})
             for key, service in self.services.items()

@@ -278,8 +278,8 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
         yield "sets nccl, but has a single node, which needs no network: remove nccl"
     if job.nccl.uses_rdma and job.rdma is None:
         yield (
-            f"sets nccl.network to {job.nccl.network!r}, but not rdma: set rdma.resource and "
-            "rdma.interface, or set network to tcp"
+            f"sets nccl.network to {job.nccl.network!r}, which needs rdma: set rdma.resource "
+            "and rdma.interface, or set network to tcp"
         )
     if not job.nccl.uses_rdma and job.rdma is not None:
         yield (

@@ -317,9 +317,9 @@ class TrainingJobSettings(Settings):
     )
     recreate: bool = Field(
         default=False,
-        description="Create the run again if an earlier update created it and its job was deleted "
-        "in the cluster; training resumes from its checkpoint. By default, the update is rejected, "
-        "because the run may have finished.",
+        description="Create the run again if an earlier update created it and it was later deleted "
+        "from the cluster; training resumes from its checkpoint. By default, the update is "
+        "rejected, because the run may have finished.",
     )
     grace_seconds: int = Field(
         default=60,

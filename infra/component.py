@@ -116,7 +116,8 @@ class Component(pulumi.ComponentResource):
         manifest = without_dry_run(manifest, references) if references else manifest
         options = options or self.options()
         if manifest["kind"] == "Namespace":
-            options.retain_on_delete = True
+            retained = pulumi.ResourceOptions(retain_on_delete=True)
+            options = pulumi.ResourceOptions.merge(options, retained)
         elif _belongs_to_one_stack(manifest):
             manifest = _with_stack(manifest)
         return KubernetesObject(name, manifest, options)

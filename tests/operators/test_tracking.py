@@ -207,8 +207,7 @@ def test_model_versions_and_stages_are_in_the_model_registry(
 ) -> None:
     api = f"{tracked.url}/api/2.0/mlflow"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", tracked.url)
-    client = httpx.Client(timeout=60)
-    created = client.post(f"{api}/runs/create", json={"experiment_id": "0"}).json()
+    created = httpx.post(f"{api}/runs/create", json={"experiment_id": "0"}, timeout=60).json()
     identifier = created["run"]["info"]["run_id"]
     export = shelf.exports["first"]
     (export.parent / "tracking.json").write_text(json.dumps({"mlflow": identifier}))
@@ -220,15 +219,18 @@ def test_model_versions_and_stages_are_in_the_model_registry(
     assert main([*promote, "--mlflow"]) == 0
 
     name = shelf.path.replace("/", ".")
-    search = client.get(f"{api}/model-versions/search", params={"filter": f"name='{name}'"})
+    filtered = {"filter": f"name='{name}'"}
+    search = httpx.get(f"{api}/model-versions/search", params=filtered, timeout=60)
     [version] = search.json()["model_versions"]
     assert (version["source"], version["run_id"]) == (f"oci://{where}", identifier)
     tags = {each["key"]: each["value"] for each in version["tags"]}
     manifest = read_manifest(export)
     assert (tags["run"], tags["data_sha256"]) == (manifest.run, manifest.data_sha256)
     assert tags["metrics.accuracy"] == str(manifest.metrics["accuracy"])
-    alias = client.get(
-        f"{api}/registered-models/alias", params={"name": name, "alias": "production"}
+    alias = httpx.get(
+        f"{api}/registered-models/alias",
+        params={"name": name, "alias": "production"},
+        timeout=60,
     )
     assert alias.json()["model_version"]["version"] == version["version"]
 

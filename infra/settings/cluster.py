@@ -1,5 +1,6 @@
 """The cluster and its GPUs."""
 
+import re
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -9,6 +10,8 @@ from infra.settings.node_health import NodeHealthSettings
 from infra.settings.types import (
     AbsolutePath,
     Annotations,
+    ChartRepository,
+    ChartVersion,
     DeviceName,
     DnsLabel,
     DnsName,
@@ -18,6 +21,7 @@ from infra.settings.types import (
     QualifiedName,
     Settings,
     VersionedImage,
+    matching,
 )
 from kube.accelerators import MIG_PREFIX, NVIDIA_GPU, SHARED_SUFFIX
 
@@ -28,6 +32,10 @@ IN_CLUSTER: Final = "in-cluster"
 MOVE_ERROR: Final = "would move to another cluster"
 """Part of the error message for a stack that is already deployed to another cluster."""
 
+
+_DriverVersion = Annotated[
+    str, matching(re.compile(r"\d+(\.\d+)*"), 64, "a driver version, such as 580.95.05")
+]
 
 _RESERVED_DOMAINS: Final = ("gpu-platform.dev", "app.kubernetes.io", "volcano.sh", "pulumi.com")
 
@@ -196,14 +204,12 @@ class GpuOperatorSettings(Settings):
         default="gpu-operator", description="Namespace of the release, created by the stack."
     )
     chart: str = Field(default="gpu-operator", min_length=1, description="Name of the chart.")
-    repository: str = Field(
+    repository: ChartRepository = Field(
         default="https://helm.ngc.nvidia.com/nvidia",
-        pattern=r"^(https?|oci)://\S+$",
         description="URL of the chart's repository.",
     )
-    version: str = Field(
+    version: ChartVersion = Field(
         default="v26.7.0",
-        pattern=r"^v?\d+\.\d+\.\d+\S*$",
         description="Exact version of the chart.",
     )
     driver: bool = Field(
@@ -211,9 +217,8 @@ class GpuOperatorSettings(Settings):
         description="Install the driver in containers. Set to false if the driver is already "
         "part of the node image, as in most clouds.",
     )
-    driver_version: str | None = Field(
+    driver_version: _DriverVersion | None = Field(
         default=None,
-        pattern=r"^\d+(\.\d+)*$",
         description="Version of the driver. null uses the chart's default.",
     )
     toolkit: bool = Field(

@@ -2,17 +2,37 @@
 
 import hashlib
 import json
+import re
 from collections.abc import Callable, Iterator
 from os.path import normpath
 from pathlib import Path
-from typing import Final, Self
+from typing import Annotated, Final, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import DnsLabel, PinnedImage, Settings, VersionedImage
+from infra.settings.types import (
+    DnsLabel,
+    PinnedImage,
+    RegistryHost,
+    Settings,
+    VersionedImage,
+    matching,
+)
 
 PROJECT_ROOT: Final = Path(__file__).parents[2]
 PASSWORD_KEY = "registry_password"  # noqa: S105  the name of a configuration key
+
+_RepositoryPath = Annotated[
+    str,
+    matching(
+        re.compile(r"[a-z0-9]+([._/-][a-z0-9]+)*"),
+        200,
+        "a path of lower-case letters, digits, '.', '_' and '-', separated by '/', such as team/ml",
+    ),
+]
+_Platform = Annotated[
+    str, matching(re.compile(r"linux/[a-z0-9/]+"), 64, "a Linux platform, such as linux/amd64")
+]
 
 
 class BuildSettings(Settings):
@@ -26,9 +46,7 @@ class BuildSettings(Settings):
         "any of them builds a new image. A change outside this project's own directories also "
         "starts new runs of the jobs that use the image.",
     )
-    platform: str = Field(
-        default="linux/amd64", pattern=r"^linux/[a-z0-9/]+$", description="Platform of the nodes."
-    )
+    platform: _Platform = Field(default="linux/amd64", description="Platform of the nodes.")
     args: dict[str, str] = Field(
         default={}, description="Additional build arguments. They must not contain secrets."
     )
@@ -59,14 +77,12 @@ class ImageSettings(Settings):
 class ImagesSettings(Settings):
     """The registry and the images."""
 
-    registry: str | None = Field(
+    registry: RegistryHost | None = Field(
         default=None,
-        pattern=r"^[A-Za-z0-9.-]+(:\d+)?$",
         description="Host of the registry to which built images are pushed.",
     )
-    repository: str = Field(
+    repository: _RepositoryPath = Field(
         default="gpu-platform",
-        pattern=r"^[a-z0-9]+([._/-][a-z0-9]+)*$",
         description="Path in the registry, to which the image's key is appended.",
     )
     username: str | None = Field(

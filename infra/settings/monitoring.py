@@ -1,11 +1,14 @@
 """Monitoring, alert thresholds, GPU prices, dashboards and archived logs."""
 
+import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
 from infra.settings.types import (
+    ChartRepository,
+    ChartVersion,
     CpuQuantity,
     DnsLabel,
     Labels,
@@ -17,6 +20,7 @@ from infra.settings.types import (
     Settings,
     VersionedImage,
     check_mappings,
+    matching,
 )
 
 RELEASE: Final = "kube-prometheus-stack"
@@ -26,6 +30,10 @@ this value."""
 Share = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Minutes = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+_Currency = Annotated[
+    str,
+    matching(re.compile(r"[A-Z]{3}"), 3, "a currency code of three capital letters, such as EUR"),
+]
 Price = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -169,9 +177,7 @@ class GrafanaSettings(Settings):
         default={"grafana_dashboard": "1"},
         description="Labels by which the sidecar selects the ConfigMaps.",
     )
-    currency: str = Field(
-        default="USD", pattern=r"^[A-Z]{3}$", description="Currency of `gpu_prices`."
-    )
+    currency: _Currency = Field(default="USD", description="Currency of `gpu_prices`.")
 
 
 class KubePrometheusStackSettings(Settings):
@@ -188,14 +194,11 @@ class KubePrometheusStackSettings(Settings):
     chart: str = Field(
         default="kube-prometheus-stack", min_length=1, description="Name of the chart."
     )
-    repository: str = Field(
+    repository: ChartRepository = Field(
         default="https://prometheus-community.github.io/helm-charts",
-        pattern=r"^(https?|oci)://\S+$",
         description="URL of the chart's repository.",
     )
-    version: str = Field(
-        default="88.5.3", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
-    )
+    version: ChartVersion = Field(default="88.5.3", description="Exact version of the chart.")
     values: dict[str, Any] = Field(
         default={},
         description="Additional chart values, which override the values that the stack sets.",

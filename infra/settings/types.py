@@ -80,7 +80,9 @@ def _cpu(text: str) -> str:
     return text
 
 
-def _matcher(pattern: re.Pattern[str], limit: int, expected: str) -> AfterValidator:
+def matching(pattern: re.Pattern[str], limit: int, expected: str) -> AfterValidator:
+    """Return a validator of strings. Its error message is `must be` and then `expected`."""
+
     def check(text: str) -> str:
         if len(text) > limit:
             raise ValueError(f"is {len(text)} characters long, but at most {limit} are allowed")
@@ -213,7 +215,7 @@ CpuQuantity = Annotated[_PositiveQuantity, AfterValidator(_cpu), _format("CPU", 
 
 DnsLabel = Annotated[
     str,
-    _matcher(
+    matching(
         _DNS_LABEL,
         63,
         "a DNS label: lower-case letters, digits and '-', with a letter or digit at both ends",
@@ -224,7 +226,7 @@ DnsLabel = Annotated[
 
 ServiceName = Annotated[
     str,
-    _matcher(
+    matching(
         re.compile(rf"(?=[a-z]){_LABEL}"),
         63,
         "a DNS label that begins with a letter: lower-case letters, digits and '-'",
@@ -235,7 +237,7 @@ ServiceName = Annotated[
 
 RunKey = Annotated[
     str,
-    _matcher(
+    matching(
         re.compile(rf"(?=[a-z]){_LABEL}"),
         40,
         "a short DNS label that begins with a letter: lower-case letters, digits and '-'",
@@ -246,7 +248,7 @@ RunKey = Annotated[
 
 DnsName = Annotated[
     str,
-    _matcher(
+    matching(
         _DNS_SUBDOMAIN,
         253,
         "a DNS name: labels of lower-case letters, digits and '-', joined by dots",
@@ -262,7 +264,7 @@ HostNames = Annotated[list[HostName], AfterValidator(_distinct)]
 
 QualifiedName = Annotated[
     str,
-    _matcher(
+    matching(
         _QUALIFIED_NAME,
         317,
         "a Kubernetes name of at most 63 characters with an optional domain, such as "
@@ -280,12 +282,12 @@ DeviceName = Annotated[QualifiedName, AfterValidator(_device)]
 resource without a domain, unless it is a built-in resource."""
 
 LabelValue = Annotated[
-    str, _matcher(_LABEL_VALUE, 63, "a label value: letters, digits, '-', '_' and '.'")
+    str, matching(_LABEL_VALUE, 63, "a label value: letters, digits, '-', '_' and '.'")
 ]
 
 EnvironmentName = Annotated[
     str,
-    _matcher(
+    matching(
         _ENVIRONMENT_NAME, 255, "a variable name: letters, digits and '_', no digit at the start"
     ),
     _format("name"),
@@ -293,7 +295,7 @@ EnvironmentName = Annotated[
 
 AbsolutePath = Annotated[
     str,
-    _matcher(
+    matching(
         re.compile(rf"/|(?:/{_NO_DOTS}[^/\n]+)+/?"),
         4096,
         "an absolute path without empty, '.' and '..' segments",
@@ -303,7 +305,7 @@ AbsolutePath = Annotated[
 
 PathPrefix = Annotated[
     str,
-    _matcher(
+    matching(
         re.compile(
             rf"/|(?:/{_NO_DOTS}(?:[-\w.~!$&'()*+,;=:@]|%(?!2[fF])[0-9a-fA-F]{{2}})+)+/?", re.ASCII
         ),
@@ -323,6 +325,43 @@ VersionedImage = Annotated[str, AfterValidator(_versioned_image), _format("image
 
 PinnedImage = Annotated[str, AfterValidator(_pinned_image), _format("image-by-digest")]
 """An image reference with a digest."""
+
+RegistryHost = Annotated[
+    str,
+    matching(
+        re.compile(r"[A-Za-z0-9.-]+(:\d+)?"),
+        253,
+        "a host with an optional port, such as registry.example.com:5000; set the path in "
+        "`repository`",
+    ),
+]
+
+ChartRepository = Annotated[
+    str,
+    matching(re.compile(r"(https?|oci)://\S+"), 2048, "a URL with the scheme https, http or oci"),
+]
+
+ChartVersion = Annotated[
+    str,
+    matching(
+        re.compile(r"v?\d+\.\d+\.\d+\S*"),
+        64,
+        "an exact version, such as 1.15.1; ranges are not accepted",
+    ),
+]
+
+DataKey = Annotated[
+    str,
+    matching(
+        re.compile(r"[-._A-Za-z0-9]{1,253}"),
+        253,
+        "a key in a Secret or ConfigMap: letters, digits, '-', '_' and '.'",
+    ),
+]
+
+Sha256 = Annotated[
+    str, matching(re.compile(r"[0-9a-f]{64}"), 64, "64 lower-case hexadecimal digits")
+]
 
 Labels = dict[QualifiedName, LabelValue]
 Annotations = Annotated[dict[QualifiedName, str], AfterValidator(_annotations)]

@@ -8,6 +8,8 @@ import yaml
 from pydantic import Field, field_validator, model_validator
 
 from infra.settings.types import (
+    ChartRepository,
+    ChartVersion,
     DnsLabel,
     DnsName,
     PositiveInt,
@@ -260,14 +262,11 @@ class VolcanoSettings(Settings):
     )
     namespace: DnsLabel = Field(default="volcano-system", description="Namespace of the release.")
     chart: str = Field(default="volcano", min_length=1, description="Name of the chart.")
-    repository: str = Field(
+    repository: ChartRepository = Field(
         default="https://volcano-sh.github.io/helm-charts",
-        pattern=r"^(https?|oci)://\S+$",
         description="URL of the chart's repository.",
     )
-    version: str = Field(
-        default="1.15.1", pattern=r"^v?\d+\.\d+\.\d+\S*$", description="Exact version of the chart."
-    )
+    version: ChartVersion = Field(default="1.15.1", description="Exact version of the chart.")
     values: dict[str, Any] = Field(default={}, description="Additional chart values.")
     scheduler: SchedulerSettings = Field(
         default=SchedulerSettings(),

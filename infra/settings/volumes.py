@@ -6,7 +6,15 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import TMP_SIZE, AbsolutePath, DnsLabel, DnsName, MemoryQuantity, Settings
+from infra.settings.types import (
+    TMP_SIZE,
+    AbsolutePath,
+    DataKey,
+    DnsLabel,
+    DnsName,
+    MemoryQuantity,
+    Settings,
+)
 from kube.names import (
     CHECKPOINTS_PATH,
     CHECKPOINTS_VOLUME,
@@ -44,9 +52,7 @@ class ReferenceSettings(Settings):
 
     secret: DnsName | None = Field(default=None, description="Name of the Secret.")
     config_map: DnsName | None = Field(default=None, description="Name of the ConfigMap.")
-    key: str = Field(
-        pattern=r"^[-._A-Za-z0-9]{1,253}$", description="Key of the value in the object."
-    )
+    key: DataKey = Field(description="Key of the value in the object.")
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:

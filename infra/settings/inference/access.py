@@ -4,7 +4,7 @@ from typing import Final, Self
 
 from pydantic import Field, model_validator
 
-from infra.settings.types import DnsLabel, DnsName, HostNames, PathPrefix, Settings
+from infra.settings.types import DataKey, DnsLabel, DnsName, HostNames, PathPrefix, Settings
 
 _MAX_HOST_NAMES: Final = 16
 """Maximum number of host names per route in the Gateway API."""
@@ -22,9 +22,8 @@ class ApiKeysSettings(Settings):
     """API keys. Clients must send one of them with each request."""
 
     secret: DnsName = Field(description="Name of a Secret in the service's namespace.")
-    key: str = Field(
+    key: DataKey = Field(
         default="keys",
-        pattern=r"^[-._A-Za-z0-9]{1,253}$",
         description="Key in the Secret. Its value has one API key per line, as plain text or "
         "as `sha256:<hex>`.",
     )

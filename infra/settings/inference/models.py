@@ -5,7 +5,14 @@ from typing import Annotated, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from infra.settings.types import DnsLabel, EnvironmentName, MemoryQuantity, PinnedImage, Settings
+from infra.settings.types import (
+    DnsLabel,
+    EnvironmentName,
+    MemoryQuantity,
+    PinnedImage,
+    Settings,
+    matching,
+)
 from infra.settings.volumes import ReferenceSettings
 
 _RUN: Final = re.compile(r"[a-z]([-a-z0-9]*[a-z0-9])?-[0-9a-f]{8}")
@@ -36,8 +43,30 @@ RunName = Annotated[str, AfterValidator(_run_name)]
 ExportUrl = Annotated[str, AfterValidator(_export_url)]
 """URL of an export in an object store or on a web server."""
 
-Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
-"""SHA-256 of an export's weights, as in its manifest and in the server's metadata."""
+_ClaimPath = Annotated[
+    str,
+    matching(
+        re.compile(r"([^\s/]+(/[^\s/]+)*)?"),
+        4096,
+        "a relative path without spaces, such as models/digits",
+    ),
+]
+_HubModel = Annotated[
+    str,
+    matching(
+        re.compile(r"[A-Za-z0-9][\w.-]*/[\w.-]+"),
+        200,
+        "organization/name, as on the Hugging Face Hub",
+    ),
+]
+_Commit = Annotated[
+    str,
+    matching(
+        re.compile(r"[0-9a-f]{40}"),
+        40,
+        "a commit hash of 40 lower-case hexadecimal digits; branches and tags are not accepted",
+    ),
+]
 
 
 class CacheSettings(Settings):
@@ -81,9 +110,8 @@ class ClaimSourceSettings(Settings):
     """A directory in one of the stack's claims."""
 
     name: DnsLabel = Field(description="Key of the claim.")
-    path: str = Field(
+    path: _ClaimPath = Field(
         default="",
-        pattern=r"^([^\s/]+(/[^\s/]+)*)?$",
         description="Directory in the claim. Empty means the root of the claim.",
     )
 
@@ -97,12 +125,10 @@ class ClaimSourceSettings(Settings):
 class HubSourceSettings(Settings):
     """A model on the Hugging Face Hub, which the server downloads when it starts."""
 
-    model: str = Field(
-        pattern=r"^[A-Za-z0-9][\w.-]*/[\w.-]+$",
+    model: _HubModel = Field(
         description="Name of the model, as organization/name.",
     )
-    revision: str = Field(
-        pattern=r"^[0-9a-f]{40}$",
+    revision: _Commit = Field(
         description="Full commit hash, which ensures that all pods serve the same weights.",
     )
     cache: DnsLabel | None = Field(

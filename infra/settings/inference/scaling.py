@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
-from infra.settings.inference.models import Digest, ExportUrl, RunName, SourceSettings
+from infra.settings.inference.models import ExportUrl, RunName, SourceSettings
 from infra.settings.types import (
     CpuQuantity,
     DnsLabel,
@@ -14,6 +14,7 @@ from infra.settings.types import (
     PortNumber,
     PositiveInt,
     Settings,
+    Sha256,
 )
 from workload.promotion import parse_condition
 
@@ -185,7 +186,7 @@ class CanarySettings(Settings):
         description="Model to serve from a claim, the Hugging Face Hub, an OCI artifact or the "
         "image.",
     )
-    digest: Digest | None = Field(default=None, description="Expected SHA-256 of the weights.")
+    digest: Sha256 | None = Field(default=None, description="Expected SHA-256 of the weights.")
     image: DnsLabel | None = Field(
         default=None, description="Key of the image. null uses the service's image."
     )

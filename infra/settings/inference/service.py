@@ -12,7 +12,6 @@ from infra.settings.cluster import TolerationSettings
 from infra.settings.inference.access import ApiKeysSettings, RouteSettings, TlsSettings
 from infra.settings.inference.consistency import problems
 from infra.settings.inference.models import (
-    Digest,
     ExportUrl,
     FetchSettings,
     RunName,
@@ -32,6 +31,7 @@ from infra.settings.types import (
     PositiveInt,
     RunKey,
     Settings,
+    Sha256,
 )
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 
@@ -73,7 +73,7 @@ class InferenceServiceSettings(Settings):
         default=FetchSettings(),
         description="Download of the model that `url` or `source` specifies.",
     )
-    digest: Digest | None = Field(
+    digest: Sha256 | None = Field(
         default=None,
         description="Expected SHA-256 of the weights. The server rejects weights with a different "
         "digest. null disables the check.",

@@ -1,5 +1,6 @@
 """Training jobs: one specification for all kinds."""
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Final, Literal, Self
 
@@ -36,6 +37,7 @@ from infra.settings.types import (
     PositiveInt,
     QualifiedName,
     Settings,
+    matching,
 )
 from infra.settings.volumes import ReferenceSettings, VolumeSettings
 from kube.kinds import KINDS, JobKind
@@ -58,6 +60,17 @@ class LauncherSettings(Settings):
     memory: MemoryQuantity = Field(default="2Gi", description="Memory request and limit.")
 
 
+_NotebookPath = Annotated[
+    PathPrefix,
+    matching(
+        re.compile(r"/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?"),
+        1024,
+        "a path of letters, digits, '.', '_', '~' and '-' that does not end with '/', such as "
+        "/notebooks/anna",
+    ),
+]
+
+
 class NotebookRouteSettings(Settings):
     """Route from a browser outside the cluster to a notebook."""
 
@@ -65,9 +78,8 @@ class NotebookRouteSettings(Settings):
     hostnames: HostNames = Field(
         default=[], description="Host names. If empty, every host name is accepted."
     )
-    path: PathPrefix = Field(
+    path: _NotebookPath = Field(
         default="/",
-        pattern=r"^/([A-Za-z0-9._~-]+(/[A-Za-z0-9._~-]+)*)?$",
         description="Path prefix of the notebook, such as /notebooks/anna.",
     )
 

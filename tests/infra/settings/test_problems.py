@@ -56,6 +56,11 @@ MISTAKES: dict[str, Mistake] = {
         "keys with the prefix scheduling.volcano.sh are reserved",
     ),
     "image without a version": ("gpu.image", "team/plugin", "must name a version"),
+    "registry with a path": (
+        "images.registry",
+        "registry.example.com/team",
+        "set the path in `repository`",
+    ),
     "unpinned image": (
         "images.workloads.training.reference",
         "registry.example.com/team/training:1.0",
@@ -309,7 +314,7 @@ MISTAKES: dict[str, Mistake] = {
         "optional port from 1 to 65535",
     ),
     "invalid address range": ("tenancy.network", {"egress_cidrs": ["10.1"]}, "10.1.0.0/16"),
-    "floating version": ("volcano.version", "latest", "must match"),
+    "floating version": ("volcano.version", "latest", "ranges are not accepted"),
     "guarantee above the capability": (
         "volcano.queues.research.guarantee",
         {"nvidia.com/gpu": 17},

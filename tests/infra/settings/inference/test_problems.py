@@ -106,7 +106,7 @@ MISTAKES: dict[str, Mistake] = {
         "https://me:secret@example.com/export",
         "without credentials",
     ),
-    "short digest": (f"{SERVICE}.digest", "36bb", "must match the pattern"),
+    "short digest": (f"{SERVICE}.digest", "36bb", "must be 64 lower-case hexadecimal digits"),
     "download settings without a download": (
         f"{SERVICE}.fetch",
         {"size": "1Gi"},

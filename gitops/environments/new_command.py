@@ -106,10 +106,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", metavar="NAME", help="lower-case letters, digits and hyphens")
     for question in _QUESTIONS:
         flag = f"--{question.flag.replace('_', '-')}"
+        default = _shown(question, question.default({"name": "NAME", "storage": "STORAGE"}))
+        text = f"{question.text} (default: {default})"
         if question.parse is _boolean:
-            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=question.text)
+            parser.add_argument(flag, action=argparse.BooleanOptionalAction, help=text)
         else:
-            parser.add_argument(flag, metavar="VALUE", help=question.text)
+            parser.add_argument(flag, metavar="VALUE", help=text)
     parser.add_argument("--defaults", action="store_true", help="use the defaults without asking")
     parser.add_argument("--project", type=Path, default=PROJECT, help=argparse.SUPPRESS)
 
@@ -121,9 +123,9 @@ def run(options: argparse.Namespace) -> int:
     _check_name(name)
     target = options.project / f"Pulumi.{name}.yaml"
     config = options.project / "policies" / "config" / f"{name}.json"
-    for file in (target, config):
-        if file.exists():
-            raise GitopsError(f"{file} exists and was not changed: choose another name")
+    created_by_pulumi = _created_by_pulumi(target)
+    if config.exists():
+        raise GitopsError(f"{config} exists and was not changed: choose another name")
     answers: dict[str, Any] = {"name": name}
     for question in _QUESTIONS:
         answers[question.flag] = _answer(
@@ -132,14 +134,29 @@ def run(options: argparse.Namespace) -> int:
     answers["gpus"] = answers["nodes"] * answers["gpus_per_node"]
     text = render(answers)
     _check(text)
-    write_atomically(target, text.encode())
+    write_atomically(config, policies(answers).encode())
     try:
-        write_atomically(config, policies(answers).encode())
+        write_atomically(target, f"{text}{created_by_pulumi}".encode())
     except BaseException:
-        target.unlink()  # otherwise the next attempt would report an existing environment
+        config.unlink()  # otherwise the next attempt would report an existing environment
         raise
     sys.stdout.write(_next_steps(name, target, config))
     return 0
+
+
+def _created_by_pulumi(target: Path) -> str:
+    """Return the content of a file that `pulumi stack init` created; empty if there is none.
+
+    Raises:
+        GitopsError: If the file has settings.
+    """
+    from gitops.stack_file import document
+
+    if not target.exists():
+        return ""
+    if "config" in document(target):
+        raise GitopsError(f"{target} exists and was not changed: choose another name")
+    return target.read_text()
 
 
 def _answer(question: _Question, given: Any, answers: dict[str, Any], interactive: bool) -> Any:
@@ -157,9 +174,12 @@ def _answer(question: _Question, given: Any, answers: dict[str, Any], interactiv
         raise GitopsError(f"{flag} is {given!r}: {error}") from None
 
 
+def _shown(question: _Question, value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if question.parse is _boolean else str(value)
+
+
 def _ask(question: _Question, default: Any) -> Any:
-    shown = {True: "yes", False: "no"}[default] if question.parse is _boolean else default
-    hint = "" if default is None else f" [{shown}]"
+    hint = "" if default is None else f" [{_shown(question, default)}]"
     while True:
         try:
             answer = input(f"{question.text}{hint}: ").strip()

@@ -69,13 +69,20 @@ def test_an_existing_environment_is_not_changed(
     project: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     new(project, "lab", "--defaults")
-    (project / "Pulumi.lab.yaml").write_text("mine")
+    (project / "Pulumi.lab.yaml").write_text("config: {mine: 1}")
     assert new(project, "lab", "--defaults") == 1
     assert "was not changed" in capsys.readouterr().err
     monkeypatch.setattr("sys.stdin", _Terminal("\n" * 20))
     assert new(project, "lab") == 1
     assert capsys.readouterr().out == "", "prompted although the environment exists"
-    assert (project / "Pulumi.lab.yaml").read_text() == "mine"
+    assert (project / "Pulumi.lab.yaml").read_text() == "config: {mine: 1}"
+
+
+def test_file_that_pulumi_stack_init_wrote_keeps_its_secrets_provider(project: Path) -> None:
+    (project / "Pulumi.lab.yaml").write_text("encryptionsalt: v1:abc=\n")
+    assert new(project, "lab", "--defaults") == 0
+    assert settings_of(project / "Pulumi.lab.yaml").tenancy.namespace == "ml-lab"
+    assert yaml.safe_load((project / "Pulumi.lab.yaml").read_text())["encryptionsalt"] == "v1:abc="
 
 
 @pytest.mark.parametrize(

@@ -69,9 +69,9 @@ def _parser() -> argparse.ArgumentParser:
             "--nodes",
             default="auto",
             metavar="KIND",
-            help="real, simulated, or auto (default). With auto, up and deploy use real nodes if "
-            "the host supports them, env uses a running cluster, and the other commands cover both "
-            "kinds",
+            help="real, simulated, or auto. By default (auto), the up and deploy commands use real "
+            "nodes if the host supports them, env uses a running cluster, and the other commands "
+            "cover both kinds",
         )
         if name in ("up", "deploy"):
             command.add_argument(

@@ -42,7 +42,7 @@ POLICY = Path("/usr/sbin/policy-rc.d")
 # Exit status 101 prevents an installation by this project from starting Docker or containerd on the
 # host. A file left behind by a killed process does not affect other installations.
 _POLICY_TEXT = '#!/bin/sh\n[ -z "$GPU_PLATFORM_PACKAGES" ] || exit 101\n'
-# Time (s) to wait while another program, such as unattended upgrades, updates apt's package lists
+# Time (s) to wait while another program, such as unattended-upgrades, updates apt's package lists
 # or uses dpkg.
 _LOCK_SECONDS = 600
 _WAIT_FOR_DPKG = ("--option", f"DPkg::Lock::Timeout={_LOCK_SECONDS}")
@@ -274,8 +274,8 @@ def _check_real(spec: ClusterSpec, layout: Layout) -> None:
         if error := _overlay_error(directory):
             raise DevclusterError(
                 f"the nodes cannot mount overlays whose files are in {directory} ({error}): set "
-                "GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to a directory without "
-                "backslashes on a local disk with ext4 or XFS"
+                "GPU_PLATFORM_CACHE (or GPU_PLATFORM_STATE, if set) to a directory on a local disk "
+                "with ext4 or XFS, and without backslashes in its path"
             )
     ip = shutil.which("ip", path=system_path()) or "ip"
     if clashes := links.clashing_routes(spec.network, ip):

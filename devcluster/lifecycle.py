@@ -271,7 +271,8 @@ def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
 def down(kind: Kind, *, purge: bool) -> tuple[list[str], int]:
     """Stop the cluster; with `purge`, delete its state.
 
-    Return the control groups that remain, and the number of stopped clusters without a record.
+    Return the control groups that remain, and the number of clusters without a record that were
+    stopped.
     """
     layout = Layout.of(kind)
     remaining = launcher.stop(layout)

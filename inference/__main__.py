@@ -1,4 +1,4 @@
-"""Entry point: `python -m inference` serves one model until SIGTERM."""
+"""Entry point: `python -m inference` serves one model until it receives SIGTERM."""
 
 import argparse
 import os
@@ -14,7 +14,8 @@ def main() -> int:
     """Run the server and return its exit code."""
     argparse.ArgumentParser(
         prog="python -m inference",
-        description="Serve one exported model over HTTP (the V2 inference protocol) until SIGTERM.",
+        description="Serve one exported model over HTTP (the V2 inference protocol) until the "
+        "process receives SIGTERM.",
         epilog=f"environment variables:\n{describe_variables()}",
         formatter_class=argparse.RawDescriptionHelpFormatter,
     ).parse_args()

@@ -1,4 +1,4 @@
-"""API keys of clients, with names, scopes and quotas. Keys are never logged."""
+"""Client API keys, with names, scopes and quotas. Keys are never logged."""
 
 import hashlib
 import hmac

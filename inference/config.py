@@ -46,7 +46,7 @@ class InferenceConfig(BaseModel):
     later."""
     model_sha256: str = Field(default="", pattern=r"^([0-9a-f]{64})?$")
     """Expected SHA-256 of the weights, as in the manifest. An export with different weights is not
-    served. Empty accepts all weights."""
+    served. If empty, all weights are accepted."""
     host: str = Field(default="0.0.0.0", min_length=1)  # noqa: S104
     """Address to listen on."""
     port: Port = 8080
@@ -83,7 +83,7 @@ class InferenceConfig(BaseModel):
     """Time (s) after which a connection without a request is closed; keep it above the load
     balancer's idle timeout."""
     request_seconds: Seconds = 30.0
-    """Default deadline (s), for requests that do not set one."""
+    """Default deadline (s) for requests that do not set one."""
     api_keys_file: str = ""
     """File with API keys, one per line, plain or sha256:<hex>. Empty disables authentication."""
     tls_certificate: str = ""
@@ -111,8 +111,8 @@ class InferenceConfig(BaseModel):
     """Handler that decodes requests and encodes outputs: package.module:Class, or `auto` for the
     built-in handler that suits the export."""
     own_model: str = Field(default="", pattern=rf"^({IMPORT_PATH})?$")
-    """The only package.module:factory that a manifest may name as its model. Empty allows
-    none."""
+    """The only package.module:factory that a manifest may name as its model. If empty, none
+    is allowed."""
     workers: int = Field(default=1, ge=1, le=64)
     """Number of worker processes per device."""
     threads: int = Field(default=0, ge=0, le=1024)

@@ -3,8 +3,8 @@
   python -m inference.fetch oci://registry.example.com/models/digits@sha256:... /models/export
   python -m inference.fetch s3://models/digits-1a2b3c4d/export /models/export
 
-workload.store describes the credentials of s3://, gs:// and az://. The credentials of a registry
-are OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry without TLS. Redirects
+workload.store describes the credentials for s3://, gs:// and az://. Registry credentials are read
+from OCI_USERNAME and OCI_PASSWORD; set OCI_PLAIN_HTTP=true for a registry without TLS. Redirects
 from a web server to another server are rejected, because they could lead to an address that only
 this machine can reach.
 
@@ -67,9 +67,9 @@ def fetch(
     The manifest is written last, so a directory that contains a manifest is complete. Every file
     must match the manifest. If `sha256` is given, the weights must have this digest. Existing
     files that match are kept, and cached files are copied instead of downloaded. Incomplete files
-    of earlier downloads are removed, so no other process may download to the same directory. Raise
-    FetchError if a file cannot be downloaded, and ExportError if the export does not match its
-    manifest or lacks an artifact.
+    of earlier downloads are removed, so only one process at a time may download to a directory.
+    Raise FetchError if a file cannot be downloaded, and ExportError if the export does not match
+    its manifest or lacks an artifact.
     """
     read = _open(url, cache)
     text = b"".join(_chunks(read, url, MANIFEST_FILE, MAX_MANIFEST_BYTES))

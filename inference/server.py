@@ -28,7 +28,7 @@ _GC_THRESHOLDS: Final = (10_000, 20, 100)
 
 
 def run(config: InferenceConfig) -> None:
-    """Serve until SIGTERM or SIGINT, then finish the requests in flight.
+    """Serve until SIGTERM or SIGINT arrives, then finish the requests in flight.
 
     On a second signal, exit at once. Raise ConfigurationError if the server cannot listen, or if
     its API keys, its certificate, its tracing variables or its temporary directory cannot be used.

@@ -23,7 +23,7 @@ class Tracing:
     """Tracer with one server span per request: a child of the caller's span, if there is one."""
 
     def __init__(self, endpoint: str, ratio: float, model: str) -> None:
-        """Export spans to the URL `endpoint`, in a separate thread."""
+        """Export spans to the `endpoint` URL in a separate thread."""
         resource = Resource.create(
             {
                 SERVICE_NAME: SERVER_NAME,

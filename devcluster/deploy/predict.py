@@ -26,7 +26,7 @@ SAMPLE = (
     (0, 0, 11, 8, 5, 16, 0, 0),
     (0, 0, 3, 12, 16, 7, 0, 0),
 )
-"""The first test sample of the digits data set: 8 rows of 8 pixels from 0 to 16.
+"""The first test sample of the digits data set: 8 rows of 8 pixels with values from 0 to 16.
 
 It is hard-coded, because reading the data set requires NumPy, which `make up` does not install.
 """

@@ -83,7 +83,7 @@ def registry_of(image_name: str) -> str:
 
 
 def is_unknown(value: PropertyValue) -> bool:
-    """Return whether a value or a part of it depends on resources that do not exist yet."""
+    """Return whether a value, or part of it, depends on resources that do not exist yet."""
     return any(leaf == rpc.UNKNOWN for leaf in _leaves(value))
 
 

@@ -54,7 +54,7 @@ def create(group: str, hierarchies: Hierarchies, root: Path = ROOT) -> list[Path
 
 
 def _inherit_cpuset(directory: Path) -> None:
-    # A new cpuset of cgroup v1 is empty, and processes cannot enter an empty cpuset.
+    # A new cgroup v1 cpuset is empty, and processes cannot enter an empty cpuset.
     for part in reversed([directory, *directory.parents]):
         for name in ("cpuset.cpus", "cpuset.mems"):
             file = part / name

@@ -187,7 +187,7 @@ class Node:
             self._clear_devices()
             delete_lost_pods(self._kubectl_output, self._node_names)
         # The kubelets start once this file exists. It is written only after the lost pods are
-        # deleted, because the kubelets would reject these pods.
+        # deleted, because the kubelets would otherwise reject these pods.
         self.control_plane.write_kubeconfig(self.layout.node_kubeconfig, server)
         self.supervisor.start(self.services.coredns())
         objects = json.dumps(self.services.dns_objects())

@@ -39,7 +39,7 @@ def versions(directory: Path) -> Versions:
 
 
 def disagreements() -> dict[str, dict[str, str]]:
-    """Map each dependency with different versions to its version in each module."""
+    """Map each dependency whose versions differ to its version in each module."""
     found: defaultdict[str, dict[str, str]] = defaultdict(dict)
     for directory in shared_module_directories():
         for path, version in versions(directory).items():

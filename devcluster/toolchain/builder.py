@@ -90,7 +90,7 @@ def clock(seconds: float) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Return a rounded duration, such as `12 min` or, below a minute and a half, `40 s`."""
+    """Return a rounded duration, such as `12 min` or, below 90 seconds, `40 s`."""
     if seconds < 90:
         return f"{max(10, round(seconds, -1)):.0f} s"
     return f"{seconds / 60:.0f} min"
@@ -113,7 +113,7 @@ class Store:
         staged.mkdir()
         shutil.move(built, staged / program.name)
         (staged / program.name).chmod(0o755)
-        if path.parent.exists():  # the program was removed from it
+        if path.parent.exists():  # left without its program
             shutil.rmtree(path.parent)
         staged.rename(path.parent)
 

@@ -59,12 +59,12 @@ class Request:
         self.size = sum(map(size_of, arrays))
 
     def fail(self, error: Exception) -> None:
-        """Answer with an error, unless already answered."""
+        """Answer with an error, unless the request has already been answered."""
         if not self.future.done():
             self.future.set_exception(error)
 
     def expire(self, now: float) -> None:
-        """Answer with an error if the deadline has passed, unless already answered."""
+        """Answer with an error if the deadline has passed and the request is unanswered."""
         if self.deadline < now:
             seconds = now - self.arrived
             self.fail(DeadlineError(f"the deadline passed after {seconds:.3f} s in the queue"))

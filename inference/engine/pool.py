@@ -37,8 +37,8 @@ PACE_WEIGHT: Final = 0.05
 last few dozen batches."""
 
 SLOW_LOAD_SECONDS: Final = 60.0
-"""Time (s) after which a worker that is still loading the model is logged. The server does not stop
-it, because compiling a large model may take longer."""
+"""Time (s) after which the server logs that a worker is still loading the model. It does not stop
+the worker, because compiling a large model may take longer."""
 
 STOP_SECONDS: Final = 2.0
 """Time (s) that a worker may take to exit before it is killed."""

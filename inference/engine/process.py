@@ -368,7 +368,7 @@ class Worker:
         found = f"exited with code {code}" if code >= 0 else f"was killed by signal {-code}"
         reason = self.exit_reason or f"it {found}"
         if not self.loaded.done():
-            message = f"a worker died while it loaded the model: {reason}"
+            message = f"a worker died while loading the model: {reason}"
             self.loaded.set_result({"type": "failed", "message": message})
         self._on_exit(self, reason)
 

@@ -230,7 +230,7 @@ class Application:
     def _check_capacity(self, request: Request) -> None:
         """Raise OverloadedError if the engine is at its maximum number of in-flight requests.
 
-        Each request counts as one sample. A client with less than its equal share of the requests
+        Each request counts as one sample. A client with less than an equal share of the requests
         is not rejected, because its request may evict queued ones.
         """
         pool = self._service.engine.pool

@@ -24,7 +24,7 @@ DISCARDED_BYTES: Final = 1 << 16
 client can reuse the connection. For larger bodies, the connection is closed."""
 
 TURN_BYTES: Final = 1 << 18
-"""Body size (bytes) above which connections take turns to receive the rest of their bodies."""
+"""Body size (bytes) above which connections take turns receiving the rest of their bodies."""
 
 PIECE_BYTES: Final = 1 << 10
 """Maximum number of bytes per parser call, except in a body of known length. This many bytes

@@ -73,9 +73,9 @@ class Turns:
     """Connections that take turns within a share of the event loop's time.
 
     Each turn is followed by a pause. Therefore, many of these connections delay small requests no
-    more than a single one would. `count` returns the number of requests
-    without large JSON that have been handled so far. If this number has not changed since the last
-    turn, the pause is omitted. By default, `count` is the time, so no pause is omitted.
+    more than a single one would. `count` returns the number of requests without large JSON that
+    have been handled. If this number has not changed since the last turn, the pause is omitted. By
+    default, `count` is the time, so no pause is omitted.
     """
 
     def __init__(self, share: float, count: Callable[[], float] = time.monotonic) -> None:
@@ -212,8 +212,8 @@ class Limits:
     def _candidates(self) -> "dict[Connection, None]":
         """Return the connections from which `add` chooses the one to close.
 
-        If there are many connections without a successful request, return only such connections,
-        because an attacker with many addresses may have fewer connections per address than a
+        If there are many connections without a successful request, return only those, because an
+        attacker with many addresses may have fewer connections per address than a legitimate
         client.
         """
         count = self._max_connections

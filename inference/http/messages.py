@@ -81,7 +81,7 @@ class Response(NamedTuple):
         return len(self.body) + sum([value.nbytes for value in self.values])
 
     def encode(self, request: "Request", close: bool) -> "Sequence[bytes | memoryview]":
-        """Return the parts to send. Those of a large body are not copied."""
+        """Return the parts to send. The parts of a large body are not copied."""
         size = self.size
         lines = "connection: close\r\n" if close else ""
         for name, value in self.headers:

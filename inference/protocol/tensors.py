@@ -36,8 +36,8 @@ MAX_ITEMS: Final = 16
 """Maximum number of items of a list in an error message."""
 
 SHORT_ROW: Final = 8
-"""Row length below which it is faster to serialize the lists again, and compare only their brackets
-and commas, than to check each row."""
+"""Row length below which serializing the lists again and comparing only their brackets and commas
+is faster than checking each row."""
 
 _VALUES: Final = b"0123456789.eE+-truefals"
 """Characters of numbers and booleans, which are removed before brackets and commas are compared.

@@ -63,7 +63,7 @@ def variables(layout: Layout, toolchain: Toolchain, kind: Kind) -> dict[str, str
 
 
 def _user() -> dict[str, str]:
-    """Return the USER variable, which Pulumi requires but containers often do not set."""
+    """Return the USER variable, which Pulumi requires but which is often unset in containers."""
     try:
         return {"USER": os.environ.get("USER") or pwd.getpwuid(os.geteuid()).pw_name}
     except KeyError:

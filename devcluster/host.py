@@ -63,7 +63,7 @@ class Choice:
 
 
 def system_path() -> str:
-    """Return PATH with Debian's directories of system programs appended."""
+    """Return PATH with Debian's system program directories appended."""
     return f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

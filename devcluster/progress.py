@@ -1,4 +1,4 @@
-"""Progress output of long steps: a live line on a terminal, or plain lines in a log."""
+"""Progress output for long steps: a live line on a terminal, or plain lines in a log."""
 
 import time
 from collections.abc import Iterator

@@ -79,7 +79,7 @@ def fetch(
             f"{url} has weights with sha256 {manifest.weights.sha256}, but {sha256} was requested"
         )
     directory.mkdir(parents=True, exist_ok=True)
-    # Earlier attempts that were killed, for example because of a memory limit, leave such files.
+    # Earlier attempts that were killed, for example because of a memory limit, leave files behind.
     for unfinished in directory.glob(".*.tmp"):
         unfinished.unlink(missing_ok=True)
     for file in (manifest.weights, *(manifest.artifact(kind) for kind in kinds)):
@@ -101,7 +101,7 @@ class _SameServerRedirects(urllib.request.HTTPRedirectHandler):
         headers: HTTPMessage,
         newurl: str,
     ) -> urllib.request.Request | None:
-        """Raise FetchError if the redirect leaves the server."""
+        """Raise FetchError if the redirect points to another server."""
         if urlsplit(newurl)[:2] != urlsplit(req.full_url)[:2]:
             raise FetchError(
                 f"{req.full_url} redirects to {newurl.partition('?')[0]}: use the URL of that "

@@ -19,7 +19,7 @@ from workload.store import CHUNK_BYTES, READ_SECONDS
 SCHEME: Final = "oci"
 USERNAME: Final = "OCI_USERNAME"
 PASSWORD: Final = "OCI_PASSWORD"  # noqa: S105  the name of a variable
-"""Environment variables with the credentials of a registry. By default, requests are anonymous."""
+"""Environment variables with registry credentials. By default, requests are anonymous."""
 PLAIN_HTTP: Final = "OCI_PLAIN_HTTP"
 """Environment variable: `true` selects HTTP without TLS, over which no credentials are sent."""
 

@@ -43,7 +43,7 @@ class Service:
                 endpoint, ratio = config.tracing_endpoint, config.tracing_ratio
                 self.tracing = Tracing(endpoint, ratio, config.model_name)
             except ValueError as error:
-                # OpenTelemetry does not always name the variable. The values may be secret.
+                # OpenTelemetry does not always name the invalid variable. The values may be secret.
                 names = ", ".join(sorted(name for name in os.environ if name.startswith("OTEL_")))
                 raise ConfigurationError(
                     f"one of the variables {names} is invalid ({error}): correct or unset it"

@@ -100,7 +100,7 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
         started = time.monotonic()
         snapshot, status = _retry(read, report)
         if status is None:
-            raise DevclusterError(f"the run {run.name} no longer exists in {run.namespace}")
+            raise DevclusterError(f"run {run.name} no longer exists in {run.namespace}")
         report(describe(status))
         match status.state:
             case State.SUCCEEDED:
@@ -111,10 +111,10 @@ def wait(kubectl: Sequence[str], run: Run, report: Callable[[str], None]) -> Run
                 lines = [*status.reasons, *_last_lines(cluster, snapshot, run)]
                 if command := status.failure_log_command:
                     lines.append(f"to print log lines and events of its failures: {command}")
-                raise DevclusterError("\n".join([f"the run {run.name} has failed:", *lines]))
+                raise DevclusterError("\n".join([f"run {run.name} has failed:", *lines]))
             case State.SUSPENDED:
                 resume = "; ".join(status.reasons)
-                raise DevclusterError(f"the run {run.name} is suspended: {resume}")
+                raise DevclusterError(f"run {run.name} is suspended: {resume}")
         _pause(started)
 
 
@@ -146,9 +146,7 @@ def wait_scheduled(
         _pause(started)
     status = _status(cluster, cluster.snapshot(), run)
     reasons = "; ".join(status.reasons) if status else "its job does not exist"
-    raise DevclusterError(
-        f"the gang {run.name} was not scheduled within {timeout:.0f} s: {reasons}"
-    )
+    raise DevclusterError(f"gang {run.name} was not scheduled within {timeout:.0f} s: {reasons}")
 
 
 def wait_for_sweep(
@@ -170,7 +168,7 @@ def wait_for_sweep(
             return str(summary["winner"])
         phases = {trial["phase"] for trial in summary.get("trials", ())}
         if summary and summary["state"] != "running" and phases <= _INACTIVE_PHASES:
-            raise DevclusterError(f"the sweep {key} has ended, but none of its trials finished")
+            raise DevclusterError(f"sweep {key} has ended, but none of its trials finished")
         _pause(started)
 
 

@@ -166,7 +166,7 @@ def _error_text(command: str, text: str, log: Path) -> str:
 
 
 class EventFollower:
-    """Reader of the event log to which the engine appends."""
+    """Reader of the event log that the engine writes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path

@@ -198,7 +198,7 @@ def context_digest(context: Path, dockerfile: Path) -> str:
 
 
 def files(context: Path, dockerfile: Path) -> list[str]:
-    """Return the relative names of the files and symbolic links in a context."""
+    """Return the relative paths of the files and symbolic links in a context."""
     inside = Path(os.path.relpath(dockerfile, context)).as_posix()
     names = exclude_paths(
         str(context.resolve()), ignore_patterns(context, dockerfile), dockerfile=inside

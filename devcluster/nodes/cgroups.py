@@ -1,4 +1,4 @@
-"""Control groups of the cluster, on hosts that use cgroup v1 (alone or with v2) or only v2.
+"""The cluster's control groups, for hosts with cgroup v1 (alone or with v2) or only v2.
 
 In each mounted hierarchy, `gpu-platform-<kind>/` contains `supervisor` and a group per node. With
 v2, a group that contains processes cannot delegate controllers to its children. A node therefore

@@ -82,7 +82,7 @@ class Gpus:
         ]
 
     def _sample(self) -> None:
-        """Measure all GPUs from the processes that use them."""
+        """Derive the metrics of all GPUs from the processes that use them."""
         now = time.monotonic()
         elapsed, self._sampled = now - self._sampled, now
         seconds: dict[psutil.Process, float] = {}

@@ -199,7 +199,7 @@ class Node:
         return [node.name for node in self.spec.real_nodes]
 
     def _clear_devices(self) -> None:
-        """Clear the devices in the nodes' status, which were reported before the restart.
+        """Clear the devices that the nodes' status listed before the restart.
 
         Otherwise, pods that request GPUs would be scheduled to a node on which the device plugin
         has not started yet, and the kubelet would reject them.

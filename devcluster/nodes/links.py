@@ -27,7 +27,7 @@ def _ip(*arguments: str, namespace: int | None = None) -> None:
 def clashing_routes(network: Network, ip: str = "ip") -> list[str]:
     """Return the host's routes that overlap with the cluster's block, as `RANGE dev INTERFACE`.
 
-    `ip` is the path of the program ip(8).
+    `ip` is the path of the ip(8) program.
     """
     listed = subprocess.run(
         [ip, "-json", "route", "show"], check=True, capture_output=True, text=True
@@ -65,7 +65,7 @@ def create_switch(spec: ClusterSpec, host_namespace: int) -> None:
 
 
 def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
-    """Connect the node of the current namespace to the switch and to the pods of other nodes."""
+    """Connect the node in the current namespace to the switch and to the pods of other nodes."""
     network = spec.network
     _ip("link", "set", "lo", "up")
     _drop_stale_link(node.name, switch_namespace)
@@ -81,7 +81,7 @@ def link_node(spec: ClusterSpec, node: RealNode, switch_namespace: int) -> None:
     for other in spec.real_nodes:
         if other != node:
             _ip("route", "add", other.pod_range, "via", other.address)
-    # This route lets processes of the node reach Services: kube-proxy rewrites their packets.
+    # This route lets processes on the node reach Services: kube-proxy rewrites their packets.
     _ip("route", "add", network.services, "dev", "lo", "src", node.address)
     ports = f"{EPHEMERAL_PORTS.start} {EPHEMERAL_PORTS.stop - 1}"
     for key, value in {"ip_forward": "1", "ip_local_port_range": ports}.items():

@@ -186,7 +186,7 @@ class NodeServices:
         return Service("kube-proxy", [str(self.binaries / "kube-proxy"), f"--config={config}"])
 
     def coredns(self) -> Service:
-        """Return the CoreDNS service, which runs as a process of the node, not in a pod."""
+        """Return the CoreDNS service, which runs as a process on the node, not in a pod."""
         config = self._write(
             "Corefile",
             f""".:53 {{

@@ -1,4 +1,4 @@
-"""Builder of missing programs: builds one module after another with a single progress line."""
+"""Builder for missing programs: one module after another, with a single progress line."""
 
 import os
 import shutil

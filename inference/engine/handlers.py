@@ -117,7 +117,7 @@ class Plain(Handler):
         if not bool(outputs.isfinite().all()):
             raise ExportError(
                 f"model {manifest.model} returns NaN or infinity for an input of zeros: its "
-                "weights may contain such values"
+                "weights may contain NaN or infinity"
             )
         return tuple(outputs.shape)
 

@@ -235,7 +235,7 @@ class Worker:
         """Reason why the server killed or stopped the worker; empty if it did not."""
 
     async def start(self) -> None:
-        """Start the process; `loaded` completes when the model is loaded or cannot be loaded.
+        """Start the process; `loaded` completes once the model is loaded or loading has failed.
 
         Raise OSError, EOFError or RuntimeError if the process, its memory or a thread cannot be
         created; `on_exit` is then not called.

@@ -206,7 +206,7 @@ class Connection(asyncio.Protocol):
             if not self._input_ended:
                 self._reject(HttpError(400, f"the request is not valid HTTP/1.1: {error}"))
         if self._reading is not None and not self._input_ended:
-            # Trailers and chunk extensions count as headers, until the next part of a body arrives.
+            # Trailers and chunk extensions count as headers until the next part of a body arrives.
             size = min(len(data), PIECE_BYTES)
             self._head_bytes += size
             if self._head_bytes > MAX_HEAD_BYTES + PIECE_BYTES * self._in_body:
@@ -285,7 +285,7 @@ class Connection(asyncio.Protocol):
             return
         request.decode_path()
         version = self.parser.get_http_version()
-        # An HTTP/1.0 client waits for the end of the connection unless the response contains
+        # An HTTP/1.0 client waits until the connection is closed, unless the response contains
         # `Connection: keep-alive`.
         request.close = (
             version == "1.0" or not self.parser.should_keep_alive() or self.parser.should_upgrade()

@@ -190,7 +190,7 @@ PATHS: Final[Routes] = {
         _infer, "Inference", "InferResponse", _INFER_ERRORS, "POST", counted="rest"
     ),
 }
-"""Routes of the port for clients."""
+"""Routes of the client port."""
 
 ADMIN_PATHS: Final[Routes] = {
     **_HEALTH,
@@ -201,4 +201,4 @@ ADMIN_PATHS: Final[Routes] = {
         _load, _LOAD, "Loaded", (404, 409), "POST", "admin"
     ),
 }
-"""Routes of the port for probes, metrics and administration."""
+"""Routes of the administration port, including probes and metrics."""

@@ -22,11 +22,12 @@ Peers = dict[str, "dict[Connection, None]"]
 SWEEP_SECONDS: Final = 0.5
 
 UNANSWERED_SHARE: Final = 1 / 8
-"""If connections without a successful request exceed this share of max_connections, one of them is
-closed first."""
+"""If connections without a successful request exceed this share of max_connections, `Limits.add`
+closes one of them first."""
 
 LARGE_SHARE: Final = 1 / 64
-"""If one address exceeds this share of max_connections, one of its connections is closed first."""
+"""If one address exceeds this share of max_connections, `Limits.add` closes one of its connections
+first."""
 
 RETURNED_BYTES: Final = 1 << 25
 """Decrease in buffered bytes after which a sweep returns free memory to the system. This takes

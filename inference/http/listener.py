@@ -199,7 +199,7 @@ class Listener:
 
 
 class AdminListener:
-    """Listener of the administration port, in a separate thread so that it responds under load."""
+    """Listener for the administration port, in a separate thread so that it responds under load."""
 
     def __init__(self, service: Service, routes: Routes) -> None:
         port = service.config.admin_port

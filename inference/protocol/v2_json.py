@@ -62,7 +62,7 @@ BYTES_SIZE: Final = 64
 """Assumed size (bytes) of each string in an output, used until the output is computed."""
 
 LENGTH_SIZE: Final = 4
-"""Size (bytes) of the length that precedes each string in binary form."""
+"""Size (bytes) of the length prefix of each string in binary form."""
 
 MAX_HEADS: Final = 16
 """Maximum number of response JSON documents to cache per plan. String outputs need a document for
@@ -180,8 +180,8 @@ def check_output_size(
 ) -> int:
     """Return the size of the response's values in bytes.
 
-    Without an answer, this is the expected size; with one, it is the real size. Raise
-    InputError if the outputs are too large to be sent.
+    If `answer` is None, this is the expected size, otherwise the actual size. Raise InputError if
+    the outputs are too large to be sent.
     """
     total, json = request.plan.output_sizes
     if answer is not None and request.plan.is_variable:

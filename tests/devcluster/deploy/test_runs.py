@@ -149,7 +149,7 @@ def test_completed_run_of_every_kind_is_recognized(
 def test_failed_run_of_every_kind_is_reported(cluster: FakeCluster, job: dict[str, Any]) -> None:
     cluster.has(job)
     assert cluster.status().state is State.FAILED
-    with pytest.raises(DevclusterError, match="the run digits-1 has failed"):
+    with pytest.raises(DevclusterError, match="run digits-1 has failed"):
         cluster.wait()
 
 
@@ -322,7 +322,7 @@ def test_failed_run_is_reported_with_the_last_log_line_of_every_pod(cluster: Fak
     with pytest.raises(DevclusterError) as caught:
         cluster.wait()
     assert str(caught.value).splitlines() == [
-        "the run digits-1 has failed:",
+        "run digits-1 has failed:",
         "no data",
         "connection closed by peer",
     ]

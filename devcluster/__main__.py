@@ -87,7 +87,7 @@ def _parser() -> argparse.ArgumentParser:
                 default=(),
                 metavar="NAMES",
                 help=f"additional job operators to run (real nodes only): {','.join(OPERATORS)}; "
-                "deploy starts the operators that the stack's jobs need",
+                "the deploy command starts the operators that the stack's jobs need",
             )
             minors = ", ".join(name.removeprefix("volcano-") for name in OTHER_VOLCANO_RELEASES)
             command.add_argument(

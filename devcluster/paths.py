@@ -137,7 +137,7 @@ class Layout:
         return self.state / "nodes" / name
 
     def gpu_faults(self, node: str) -> Path:
-        """Return the file that defines faults of a real node's GPUs (nodes/gpus.py)."""
+        """Return the file that defines the GPU faults of a real node (nodes/gpus.py)."""
         return self.node(node) / "gpu-faults.json"
 
     @property

@@ -100,7 +100,7 @@ class _Containerd:
         """Create the snapshot of a layer.
 
         The files are hard links to those in `tree`. If `tree` is None, the files are extracted
-        from the archive `layer`.
+        from the `layer` archive.
         """
         draft = f"{key}-draft"
         _run([*self.command, "remove", draft], check=False)  # left over from an interrupted start

@@ -15,7 +15,7 @@ from kube.names import GPU_COUNT_LABEL, GPU_PRODUCT_LABEL
 from simulation.supervisor import Service
 
 PAUSE_IMAGE = "127.0.0.1:5000/pause:3.10"
-# Paths in the file system of the node, not of the host.
+# Paths in the node's file system, not the host's.
 REGISTRY_HOSTS = Path("/etc/containerd/certs.d")
 CNI_CHAIN = Path("/etc/cni/net.d/10-pods.conflist")
 HARDWARE_FILE = Path("/var/lib/kubelet/device-plugins/simulated-gpus.json")

@@ -1,4 +1,4 @@
-"""Builder for missing programs: one module after another, with a single progress line."""
+"""Builder for missing programs. It builds one module after another and reports the progress."""
 
 import os
 import shutil
@@ -113,7 +113,7 @@ class Store:
         staged.mkdir()
         shutil.move(built, staged / program.name)
         (staged / program.name).chmod(0o755)
-        if path.parent.exists():  # left without its program
+        if path.parent.exists():  # a leftover directory without the program
             shutil.rmtree(path.parent)
         staged.rename(path.parent)
 

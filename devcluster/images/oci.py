@@ -147,7 +147,7 @@ class Layout:
             # trust_env=False: the user's proxy could not reach the cluster's addresses.
             response = httpx.head(url, headers={"Accept": MANIFEST_TYPE}, trust_env=False)
         except httpx.HTTPError as error:
-            raise DevclusterError(f"the registry {registry} does not respond: {error}") from error
+            raise DevclusterError(f"registry {registry} does not respond: {error}") from error
         if response.headers.get("docker-content-digest") == self.digest:
             return False
         command = ["skopeo", "copy", "--insecure-policy", "--dest-tls-verify=false"]
@@ -159,7 +159,7 @@ class Layout:
                 stderr=out,
             )
         if done.returncode != 0:
-            raise DevclusterError(f"pushing the image {reference} failed; see {log}")
+            raise DevclusterError(f"pushing image {reference} failed; see {log}")
         return True
 
     def link_blobs(self, registry: Path) -> None:

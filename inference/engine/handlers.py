@@ -227,7 +227,7 @@ class LanguageModel(Plain):
 
 
 def choose_handler(name: str, manifest: Manifest) -> Handler:
-    """Return the handler `package.module:Class` or, for `auto`, a built-in handler.
+    """Return the `package.module:Class` handler or, for `auto`, a built-in handler.
 
     The export determines which built-in handler is used. Raise ExportError if the handler cannot be
     created.

@@ -274,7 +274,7 @@ class Connection(asyncio.Protocol):
         elif key not in headers:
             headers[key] = text
         elif key in ("host", "content-length", "transfer-encoding"):
-            self._reject(HttpError(400, f"the header {key} was sent more than once"))
+            self._reject(HttpError(400, f"the {key} header was sent more than once"))
         else:
             headers[key] += f", {text}"
 

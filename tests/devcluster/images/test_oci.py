@@ -178,11 +178,11 @@ def test_error_of_a_failed_push_names_the_log(
 ) -> None:
     install("skopeo", "echo no room >&2; exit 1")
     log = tmp_path / "push.log"
-    with pytest.raises(DevclusterError, match=rf"pushing the image pause:3.10 failed; see {log}"):
+    with pytest.raises(DevclusterError, match=rf"pushing image pause:3.10 failed; see {log}"):
         image(tmp_path / "a", program).push(address(registry), "pause:3.10", log)
     assert log.read_text() == "no room\n"
 
 
 def test_unreachable_registry_is_reported(tmp_path: Path, program: Path) -> None:
-    with pytest.raises(DevclusterError, match=r"the registry 127.0.0.1:9 does not respond"):
+    with pytest.raises(DevclusterError, match=r"registry 127.0.0.1:9 does not respond"):
         image(tmp_path / "a", program).push("127.0.0.1:9", "pause:3.10", tmp_path / "log")

@@ -1,9 +1,9 @@
-"""Build of the package `gpu_platform`; the metadata is in pyproject.toml.
+"""Build of the `gpu_platform` package; the metadata is in pyproject.toml.
 
-In the checkout, infra/, policies/, training/, inference/, workload/ and kube/ are packages. Such
-common names must not be installed into other people's environments, so the wheel contains them as
-subpackages of gpu_platform with rewritten imports. In the checkout, the packages keep their short
-names, because images, pod commands and `sources` in stack files use them.
+In the checkout, infra/, policies/, training/, inference/, workload/ and kube/ are packages.
+Packages with such common names must not be installed into other people's environments, so the wheel
+contains them as subpackages of gpu_platform with rewritten imports. In the checkout, the packages
+keep their short names, because images, pod commands and `sources` in stack files use them.
 """
 
 import re

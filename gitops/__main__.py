@@ -70,7 +70,7 @@ if __name__ == "__main__":
     # Without this handler, SIGTERM would leave temporary directories, Pulumi's engine and simulated
     # clusters behind.
     output.exit_on_termination()
-    # Most commands run only for seconds, and garbage collection would account for a fifth of the
-    # import time.
+    # Most commands run for only a few seconds, and garbage collection would account for a fifth
+    # of the import time.
     gc.disable()
     sys.exit(output.run(main))

@@ -70,7 +70,7 @@ def run(options: argparse.Namespace) -> int:
     removed_stacks = [stack for stack in deleted if stack not in options.skip]
     for removed in removed_stacks:
         sys.stderr.write(
-            f"the environment {removed} was removed, but its stack may still exist: destroy "
+            f"the {removed} environment was removed, but its stack may still exist: destroy "
             f"it with `pulumi destroy --stack {removed}` (docs/destroying.md)\n"
         )
     affected = stacks if files is None else [s for s in stacks if affects(files, s, PROJECT)]

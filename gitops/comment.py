@@ -220,7 +220,7 @@ def _title(body: str) -> str:
         return f"The {failed} of stack {stack} failed"
     if kind == "drift":
         return f"The cluster differs from the state of stack {stack}"
-    return f"Merged changes to stack {stack} are not applied"
+    return f"Merged changes to stack {stack} have not been applied"
 
 
 def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":

@@ -16,7 +16,7 @@ LABEL = "drift"
 _CONNECTION_RETRIES = 3
 _TIMEOUT_SECONDS = 30.0
 _RETRY_DELAYS = (1.0, 4.0)
-"""Time (s) before the second and third attempt, unless the response has a Retry-After header."""
+"""Delays (s) before the second and third attempts, unless the response has a Retry-After header."""
 _MAX_DELAY = 60.0
 _MAX_REDIRECTS = 3
 _ACTIONS_BOT = "github-actions[bot]"

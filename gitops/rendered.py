@@ -168,7 +168,7 @@ def _cluster_settings(cluster: Any, directory: Path) -> dict[str, Any]:
 
 
 def _run_images(training: Any) -> set[str]:
-    """Return the keys of the images that jobs and the trials of sweeps use."""
+    """Return the keys of the images that jobs and sweep trials use."""
     trials = [sweep["job"] for sweep in _sections(training, "sweeps") if "job" in sweep]
     default = TrainingJobSettings.model_fields["image"].default
     jobs = [*_sections(training, "jobs"), *trials]

@@ -55,8 +55,8 @@ class Platform:
     """Platform for the workloads of another stack.
 
     `claims` maps logical names of claims to their names in the cluster. `queues` is None if the
-    queues are unknown. Namespace and claims may be outputs of resources, because the names of runs
-    do not depend on them.
+    queues are unknown. The namespace and the claims may be outputs of resources, because the
+    names of runs do not depend on them.
     """
 
     namespace: pulumi.Input[str]
@@ -105,8 +105,8 @@ class Platform:
             # In a preview, the UID is unknown if the provider's configuration is unknown.
             if found_uid not in (None, platform.cluster_uid):
                 raise PlatformError(
-                    f"Stack {stack!r} is the platform of the cluster {platform.cluster_uid}, but "
-                    f"this program deploys to the cluster {found_uid}: pass a provider for the "
+                    f"Stack {stack!r} is the platform of cluster {platform.cluster_uid}, but "
+                    f"this program deploys to cluster {found_uid}: pass a provider for the "
                     "platform's cluster, or correct kubernetes:context. A cluster is identified "
                     "by the UID of its kube-system namespace."
                 )

@@ -1,7 +1,7 @@
-"""Build of the package `gpu_platform_run` from workload/run.py and the modules that it uses.
+"""Build of the `gpu_platform_run` package from workload/run.py and the modules that it uses.
 
-In the checkout, these modules belong to the package `workload`. That name is too common to be
-installed into other projects' environments, so the build copies the modules into
+In the checkout, these modules belong to the `workload` package. A package with such a common name
+must not be installed into other projects' environments, so the build copies the modules into
 `gpu_platform_run` and rewrites their imports.
 """
 

@@ -46,7 +46,7 @@ class GangAnswer(CamelModel):
     """Range of known end times over all simulations; null if the end is unknown in all of them."""
     start_without_seconds: float | None = None
     end_without_seconds: float | None = None
-    """Start and end without the change; null if the change adds the gang, or if unknown."""
+    """Start and end without the change; null if unknown or if the change adds the gang."""
     added: bool = False
     """True if the change adds the gang."""
     reason: str = ""

@@ -182,7 +182,10 @@ class Replay:
                 run.start = self.now
 
     def _settle(self, last: Placement | None = None) -> None:
-        """Wait until the scheduler has admitted and placed gangs. `last` is the known placement."""
+        """Wait until the scheduler stops admitting and placing gangs.
+
+        `last` is the last known placement.
+        """
         started = changed = time.monotonic()
         marker = self._sandbox.mark()
         last_phases: dict[str, str] | None = None

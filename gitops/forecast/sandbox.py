@@ -64,7 +64,7 @@ tiers:
 - plugins:
     [{name: overcommit}, {name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
 """
-"""Configuration that Volcano 1.14 uses if its configuration is missing or invalid."""
+"""Configuration that Volcano 1.14 uses if its configuration file is missing or invalid."""
 _NO_GRACE_PERIOD: Final = {"gracePeriodSeconds": "0"}
 _TABLE: Final = "application/json;as=Table;v=v1;g=meta.k8s.io"
 """Media type of a list as `kubectl get --output=wide` prints it."""
@@ -114,9 +114,9 @@ class Sandbox:
     def mark(self) -> str:
         """Create a marker pod, and return its name.
 
-        The scheduler handles the events of pods in order. When it knows the marker pod, it knows
-        all earlier changes to pods. The marker pod affects no placement, because its node does not
-        exist.
+        The scheduler handles pod events in order. Once it knows about the marker pod, it also knows
+        about all earlier changes to pods. The marker pod affects no placement, because its node
+        does not exist.
         """
         name = f"marker-{next(self._markers)}"
         spec = {"nodeName": "none", "containers": [{"name": "none", "image": "none"}]}
@@ -134,9 +134,9 @@ class Sandbox:
     def untried_preemptions(self, queues: Collection[str], since: int) -> set[str]:
         """Return the members of `queues` in which Volcano has not tried all preemptions yet.
 
-        Only sessions from number `since` + 2 count, because earlier ones may have started before
-        the last change. Volcano 1.14 tries all preemptions only in the queue that a session
-        considers first, and chooses this queue at random
+        Only the sessions from number `since` + 2 onwards count, because earlier ones may have
+        started before the last change. Volcano 1.14 tries all preemptions only in the queue that a
+        session considers first, and chooses this queue at random
         (https://github.com/volcano-sh/volcano/issues/5140). Queues without admitted gangs are not
         returned, because Volcano never considers them.
         """

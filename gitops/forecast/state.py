@@ -102,8 +102,8 @@ class Gang(CamelModel):
     progress: float | None = Field(default=None, ge=0, le=1)
     """Completed fraction of the run; null if unknown."""
     saved: datetime | None = None
-    """Time of the last checkpoint in the log or, without a checkpoint, time at which the program
-    started; null if unknown."""
+    """Time of the last checkpoint in the log or, without a checkpoint, the time at which the
+    program started; null if unknown."""
     saves_every_seconds: float | None = None
     """Mean time (s) between checkpoints, counting the start of the program as a checkpoint; null if
     there are fewer than two."""

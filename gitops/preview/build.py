@@ -64,7 +64,7 @@ def build(
     limits = capacity.limits(planned, later, gpus, prices, stack)
     missing = [*missing_objects(changed)] if is_drift else []
     new, earlier = started(counted), earlier_runs(counted)
-    # Finished runs count in the tables, but new runs do not wait for them.
+    # Finished runs are counted in the tables, but new runs do not wait for them.
     active = demands(after(without_finished_runs(counted)))
     requested = capacity.limits(planned, active, gpus, prices, stack)
     # Runs that continue in the previous cluster do not compete with new runs.

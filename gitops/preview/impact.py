@@ -425,7 +425,7 @@ def _step_states(
 
 
 def _finished(changes: Collection[Change]) -> set[str]:
-    """Return the URNs of runs and steps that had finished at the last refresh of the state."""
+    """Return the URNs of runs and steps that had finished when the state was last refreshed."""
     return {urn for urn, state in _states(changes).items() if state is not None and state.finished}
 
 

@@ -25,8 +25,9 @@ MAX_LENGTH: Final = 65_000
 HEADLINES = {"unchanged": "nothing changes", "blocked": "blocked", "failed": "the preview failed"}
 _SPECIAL = re.compile(r"([\\`*_\[\]|~$])")
 _REFERENCES = re.compile(r"([@#]|(?:!|&amp;)(?=\d))")
-"""First character of a user mention or of a reference to an issue or, on GitLab, a merge request or
-an epic. Git hosts recognize mentions and references even if this character is escaped."""
+"""First character of a mention or reference: `@` (user), `#` (issue) or, on GitLab, `!` (merge
+request) or `&` (epic). Git hosts recognize mentions and references even if this character is
+escaped."""
 _FENCE = re.compile(r"`{3,}")
 _KIB = 1024
 _MIN_DAYS = 2

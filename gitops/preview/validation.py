@@ -172,7 +172,7 @@ def _routes(configuration: dict[str, Any]) -> dict[str, str]:
 
 
 def _mappings(value: Any) -> dict[str, dict[str, Any]]:
-    """Return the values of a mapping that are mappings; empty if the value is not a mapping."""
+    """Return the entries whose values are mappings; empty if `value` is not a mapping."""
     items = value.items() if isinstance(value, dict) else ()
     return {str(key): each for key, each in items if isinstance(each, dict)}
 

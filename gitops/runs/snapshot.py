@@ -160,7 +160,7 @@ class Cluster:
         return []
 
     def read(self, *arguments: str) -> list[Object] | None:
-        """Return the objects that `kubectl get` lists; None if the user may not list them.
+        """Return the objects that `kubectl get` lists; None if listing is not allowed.
 
         Raises:
             GitopsError: If the request fails for another reason.

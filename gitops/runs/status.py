@@ -163,7 +163,7 @@ class _Job:
 
 @dataclass(frozen=True)
 class _Reader:
-    """Reader that derives the statuses of runs from a snapshot, logs and prices."""
+    """Reader that derives run statuses from a snapshot, logs and prices."""
 
     cluster: Cluster
     prices: Prices

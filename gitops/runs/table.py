@@ -25,7 +25,7 @@ _SVG_FORMAT: Final = re.sub(
 ).replace("font-family: Fira Code, monospace", "font-family: monospace")
 
 _UNLIMITED_WIDTH: Final = 1000
-"""Width of a console that does not truncate."""
+"""Console width at which nothing is truncated."""
 
 _IMAGE_WIDTH: Final = 120
 """Width of an image that is created without a terminal."""

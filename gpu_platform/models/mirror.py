@@ -81,7 +81,7 @@ class Mirror:
         return self._call(path, json.dumps(content).encode(), ignored)
 
     def _call(self, path: str, content: bytes | None = None, ignored: str = "") -> dict[str, Any]:
-        """Send a request and return the response, or {} if it fails with the error code `ignored`.
+        """Send a request and return the response, or {} if the error contains `ignored`.
 
         Raises:
             GitopsError: If the request fails with a different error.

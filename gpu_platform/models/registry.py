@@ -82,7 +82,7 @@ class Repository:
 
     def __init__(self, reference: Reference, *, plain_http: bool = False) -> None:
         self.reference = reference
-        # The oras command and other programs read SSL_CERT_FILE, but requests ignores it.
+        # The oras command and other programs read SSL_CERT_FILE, but the requests library does not.
         trusted: str | bool = os.environ.get("SSL_CERT_FILE") or True
         root = f"{'http' if plain_http else 'https'}://{reference.host}/v2/"
         with self._wrap_errors("cannot be reached"):

@@ -91,9 +91,10 @@ async def _reject_secrets(inputs: Any, component: ComponentDefinition) -> None:
         remedy = (
             f"create a Kubernetes Secret, and name it in envFrom or volumes; otherwise {remedy}"
         )
-    # The error has no details, because Pulumi prints the value of each argument that details name.
+    verb = "contain" if len(keys) > 1 else "contains"
+    # The error has no details, because Pulumi prints the values of arguments that details name.
     raise InputPropertiesError(
-        f"{', '.join(sorted(keys)) or 'an argument'} contains a secret, which the stack's state "
+        f"{', '.join(sorted(keys)) or 'an argument'} {verb} a secret, which the stack's state "
         f"would store in plain text: {remedy}",
         [],
     )
@@ -105,7 +106,8 @@ def _warn_unknown(component: str, values: Any) -> None:
     unknown = [key for key, value in named if contains_unknowns(value)]
     pulumi.log.warn(
         f"The preview does not show the resources of this {component}: "
-        f"{', '.join(sorted(unknown)) or 'an argument'} is unknown until the update."
+        f"{', '.join(sorted(unknown)) or 'an argument'} {'are' if len(unknown) > 1 else 'is'} "
+        "unknown until the update."
     )
 
 

@@ -1,6 +1,6 @@
 """Self-contained HTML page about sweeps, with plots by Optuna.
 
-Requires the packages of requirements/sweep-page.txt.
+Requires the packages in requirements/sweep-page.txt.
 """
 
 import base64

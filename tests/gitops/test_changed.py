@@ -175,7 +175,7 @@ def test_old_paths_of_renamed_files_count_as_changed(
     assert main(["changed", "--base", "branch"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == ["dev"]
-    assert "the environment staging was removed" in shown.err
+    assert "the staging environment was removed" in shown.err
 
 
 def test_names_of_files_may_contain_any_byte(
@@ -196,7 +196,7 @@ def test_a_removed_environment_is_reported(
     assert main(["changed", "--base", "main"]) == 0
     shown = capsys.readouterr()
     assert json.loads(shown.out) == ["prod"]
-    assert "the environment staging was removed" in shown.err
+    assert "the staging environment was removed" in shown.err
     assert "pulumi destroy --stack staging" in shown.err
 
 

@@ -150,8 +150,8 @@ def test_drift_opens_updates_and_closes_one_issue(host: State, tmp_path: Path) -
     [
         ("drift", "2 changes", "The cluster differs from the state of stack prod"),
         ("drift", "the preview failed", "The drift check of stack prod failed"),
-        ("preview", "2 changes", "Merged changes to stack prod are not applied"),
-        ("preview", "blocked", "Merged changes to stack prod are not applied"),
+        ("preview", "2 changes", "Merged changes to stack prod have not been applied"),
+        ("preview", "blocked", "Merged changes to stack prod have not been applied"),
         ("preview", "the preview failed", "The preview of stack prod failed"),
     ],
 )

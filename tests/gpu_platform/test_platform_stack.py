@@ -91,8 +91,8 @@ def test_provider_for_another_cluster_is_rejected() -> None:
     with pytest.raises(PlatformError) as found:
         read("ffffffff")
     assert str(found.value) == (
-        f"Stack {STACK!r} is the platform of the cluster ffffffff, but this program deploys to the "
-        "cluster 0a1b2c3d: pass a provider for the platform's cluster, or correct "
+        f"Stack {STACK!r} is the platform of cluster ffffffff, but this program deploys to cluster "
+        "0a1b2c3d: pass a provider for the platform's cluster, or correct "
         "kubernetes:context. A cluster is identified by the UID of its kube-system namespace."
     )
 

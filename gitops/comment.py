@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 HELP = "post a report to a pull request or an issue, replacing the previous report"
 DESCRIPTION = """\
-Post the comment.md of a preview, with the commit, to the current pull request. An existing comment
-about the same stack is replaced, so each stack has one comment. With --affected, mark a comment as
-outdated if its stack is no longer affected.
+Post the comment.md of a preview, and the commit that was previewed, to the current pull request. An
+existing comment about the same stack is replaced, so each stack has one comment. With --affected,
+mark a comment as outdated if its stack is no longer affected.
 """
 EPILOG = """\
 examples:
@@ -224,7 +224,7 @@ def _title(body: str) -> str:
 
 
 def _own_note(host: "Host", notes: Iterable["Note"], marker: str) -> "Note | None":
-    """Return the note that has this marker and was written by the token's user."""
+    """Return the comment or issue that has this marker and was written by the token's user."""
     marked = [note for note in notes if note.body.partition("\n")[0].strip() == marker]
     if not marked:
         return None

@@ -23,7 +23,7 @@ _SEPARATOR: Final = re.compile(rf"[=:\s]+{ANNOTATION}")
 
 
 def plan_without_literals(events: list[dict[str, Any]], hide: Mask) -> Plan:
-    """Return the plan, with the secrets of `hide` and literals that look like secrets masked."""
+    """Return the plan, with the secrets in `hide` and literals that look like secrets masked."""
     masked_plan = plan(events, hide)
     resources = changes(masked_plan.steps)
     hidden = {*literals(before(resources)), *literals(after(resources))}

@@ -48,7 +48,7 @@ def fragmented(left: Free, shapes: Iterable[PodShape]) -> int:
 
 
 def may_fit(left: Free, shapes: Sequence[PodShape], pods: int) -> bool:
-    """Return whether `pods` pods of these shapes may fit. Only a negative result is certain."""
+    """Return whether this many pods of these shapes may fit. Only a negative result is certain."""
     requests = [amounts(shape.requests) for shape in shapes]
     return sum(_max_pods(each, requests) for each in left.values()) >= pods
 

@@ -43,7 +43,7 @@ _PATHS: Final = {
 }
 _THREADS: Final = 8
 TIMEOUT_SECONDS = 90.0
-"""Maximum time (s) that the sandbox waits for a state of the cluster, such as Ready nodes."""
+"""Maximum time (s) that the sandbox waits for a cluster state, such as Ready nodes."""
 PERIOD: Final = 0.1
 """Time (s) between two scheduler sessions. Volcano's default is one second."""
 _FLAGS: Final = "--schedule-period={}s\n--vmodule=session=3,cache=3,event_handlers=3{}\n"
@@ -127,7 +127,7 @@ class Sandbox:
     def known_since(self, marker: str) -> int | None:
         """Return the number of sessions that ended before the scheduler learned of a marker pod.
 
-        Return None if the scheduler does not know the pod yet.
+        Return None if the scheduler does not know about the pod yet.
         """
         return self._log.read().markers.get(marker)
 
@@ -175,11 +175,12 @@ class Sandbox:
     def scheduler_paused(self) -> Iterator[None]:
         """Pause scheduling during a `with` block.
 
-        When scheduling resumes, the scheduler knows all nodes and all gangs created in the block,
-        so it considers them together.
+        When scheduling resumes, the scheduler knows about all nodes and all gangs created in the
+        block, so it considers them together.
 
         Raises:
-            GitopsError: If pods do not start, or the scheduler does not log that it knows them.
+            GitopsError: If pods do not start, or the scheduler does not log that it knows
+                about them.
         """
         configuration = self._settings.read_text()
         self._configure(f"actions: {_PAUSE_ACTION}\n")
@@ -200,8 +201,8 @@ class Sandbox:
     def _configure(self, text: str) -> None:
         """Configure the scheduler. A session that has already started keeps its configuration."""
         before = self._log.read().configuration_reads
-        # The scheduler rereads its configuration for each file that changes in the configuration's
-        # directory, so the file is written elsewhere and then moved.
+        # The scheduler rereads its configuration whenever a file in the configuration's directory
+        # changes, so the file is written elsewhere and then moved.
         new = self._settings.parent.with_name(_CONFIGURATION_FILE)
         new.write_text(text)
         new.replace(self._settings)

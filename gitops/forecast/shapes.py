@@ -92,7 +92,7 @@ def pod_shape(spec: Mapping[str, Any], labels: Mapping[str, str], count: int) ->
 
 
 def job_shapes(job: Object | None) -> list[PodShape]:
-    """Return the shapes of a Volcano Job's pods; an empty list for None and other kinds."""
+    """Return the shapes of a Volcano Job's pods; an empty list for None and other objects."""
     if job is None:
         return []
     return [

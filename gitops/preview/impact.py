@@ -74,7 +74,7 @@ def _adoption(changes: Iterable[Change]) -> Iterator[Impact]:
 
 
 def missing_objects(changes: Iterable[Change]) -> Iterator[str]:
-    """Yield a sentence for every object in the state that a refresh finds deleted."""
+    """Yield a sentence for every object that a refresh finds to be deleted."""
     for change in changes:
         found = change.step.new
         if change.step.operation == "delete":

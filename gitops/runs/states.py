@@ -12,7 +12,7 @@ def state_of(resource: Resource, job: Object, running: int) -> State:
     """Return the state of a job with this number of running pods."""
     state = resource.state(job.get("status", {}))
     if state is None and resource is volcano.FLOW:
-        # Volcano reports a JobFlow with a failed step as running, although no other step starts.
+        # Volcano reports a JobFlow with a failed step as running, although it starts no more steps.
         phases = set(steps(job).values())
         decisive = (State.FAILED, State.RESTARTING, State.SUSPENDED)
         state = next((state for state in decisive if state in phases), None)

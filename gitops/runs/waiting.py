@@ -66,8 +66,8 @@ def positions(snapshot: Snapshot) -> dict[tuple[str, str], int]:
     """Return the positions of the waiting PodGroups in their queues, starting at 1.
 
     The PodGroups are sorted by priority, then by age, in the same way as Volcano's `priority` and
-    `gang` plugins sort jobs that have not started. A PodGroup's PriorityClass
-    takes precedence over its pods' priorities, because a PodGroup that is not admitted has no pods.
+    `gang` plugins sort jobs that have not started. A PodGroup's PriorityClass takes
+    precedence over its pods' priorities, because a PodGroup that is not admitted has no pods.
     """
     pod_priorities: dict[tuple[str, str], int] = {}
     for pod in snapshot.active():

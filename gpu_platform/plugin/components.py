@@ -65,7 +65,7 @@ class Deferred(Component):
             try:
                 return await build(values)
             except pulumi.RunError as error:
-                # Pulumi would print the class of this error.
+                # Pulumi would also print the class name of this error.
                 raise InputPropertiesError(str(error), []) from None
 
         # Output.apply accepts coroutine functions, although its annotation does not.

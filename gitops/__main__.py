@@ -51,7 +51,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.status
     except ModuleNotFoundError as error:
         sys.stderr.write(
-            f"error: the package {error.name} is not installed for {sys.executable}: use a virtual "
+            f"error: the {error.name} package is not installed for {sys.executable}: use a virtual "
             "environment in which requirements.txt is installed, such as .venv/bin/python\n"
         )
         return FAILED

@@ -201,7 +201,7 @@ def _add_entry(kubectl: Sequence[str], digest: str, config_map_entry: str) -> No
         raise GitopsError("kubectl is not on the PATH: install it") from None
     if done.returncode != 0:
         raise GitopsError(
-            f"the digest was not added to the ConfigMap {NAMESPACE}/{NAME}: {error_of(done)}. "
+            f"the digest was not added to the {NAMESPACE}/{NAME} ConfigMap: {error_of(done)}. "
             "The stack must create the ConfigMap, together with the admission policies, and you "
             f"need the {PROMOTER} Role (docs/model-registry.md)"
         )

@@ -45,7 +45,7 @@ contains the files of the export and lineage.json, which records the run, its im
 its data, its metrics and the result of the policy check. A signature covers every file.
 
 Stages are tags. `promote` verifies the signature and the lineage, moves the tag, and adds the
-digest to the ConfigMap gpu-platform-models/promoted-models, which admission policies read
+digest to the gpu-platform-models/promoted-models ConfigMap, which admission policies read
 (docs/model-registry.md).
 """
 _MODELS_EPILOG = """\

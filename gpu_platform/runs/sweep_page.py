@@ -54,7 +54,7 @@ def _plots(key: str, summary: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         from optuna.visualization import matplotlib as plots
     except ImportError as error:
         raise GitopsError(
-            f"the page requires the package {error.name}: install it with "
+            f"the page requires the {error.name} package: install it with "
             "`pip install --require-hashes -r requirements/sweep-page.txt`"
         ) from None
     check_summary(key, summary, "space")

@@ -62,7 +62,7 @@ def test_error_names_the_missing_package(
     monkeypatch.setattr(preview, "run", run)
     assert main(["preview", "--stack", "prod"]) == 1
     output = capsys.readouterr().err
-    assert output.startswith("error: the package rich is not installed")
+    assert output.startswith("error: the rich package is not installed")
     assert "requirements.txt" in output
 
 

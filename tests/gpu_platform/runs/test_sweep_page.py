@@ -123,7 +123,7 @@ def test_errors_name_the_missing_package_and_the_old_controller(
         return found(name, *arguments)
 
     monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(GitopsError, match=r"requires the package matplotlib.*sweep-page\.txt"):
+    with pytest.raises(GitopsError, match=r"requires the matplotlib package.*sweep-page\.txt"):
         page({"digits": searched()})
 
 

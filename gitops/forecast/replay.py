@@ -257,7 +257,7 @@ class Replay:
         """Return the queues in which a gang may preempt other gangs.
 
         Each of these queues contains a waiting gang that may preempt other gangs and that would fit
-        after the eviction of all of them.
+        if all of them were evicted.
         """
         if not self._preempts:
             return set()

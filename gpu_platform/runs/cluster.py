@@ -37,8 +37,8 @@ _RETRY_SECONDS: Final = 900.0
 _EXISTS: Final = "AlreadyExists"
 _NO_OPERATOR: Final = "the server doesn't have a resource type"
 _NO_PERMISSION: Final = re.compile(r" cannot \w+ resource ")
-"""Part of the API server's error if RBAC denies a request. The reason `Forbidden` alone could also
-mean that an admission policy denies it."""
+"""Part of the API server's error if RBAC denies a request. The `Forbidden` reason alone could also
+mean that an admission policy denied the request."""
 SUPPLEMENTS: Final = (
     f"podgroups.{SCHEDULING_GROUP}",
     TRAINING_RUNTIME.name,

@@ -239,7 +239,7 @@ def report(options: argparse.Namespace, stack: Stack, engine: Preview, pack: Pac
     settings, problems = _changed_settings(options)
     if not options.refresh and pack.configuration is None:
         problems.append(
-            f"policies/config/{options.stack}.json does not exist, so the policies have their "
+            f"policies/config/{options.stack}.json does not exist, so the policies use their "
             "default limits. If the stack was renamed, rename its policy configuration file too."
         )
     plan = replace(

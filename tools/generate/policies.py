@@ -93,11 +93,11 @@ others. In addition, every list of containers is treated as part of a pod spec, 
 kind.
 
 Manifests inside other objects (AppWrapper, ManifestWork, Crossplane's Object, a ConfigMap with
-manifests as text) are checked like any other manifest. If such a manifest is text that cannot be
-parsed, such as a template or invalid YAML, [kind-known](#kind-known) rejects the enclosing object.
-ConfigMaps are not rejected, because they may contain any text. Values that are unknown during a
-preview are skipped; everything else is checked. If a rule itself fails, the failure is reported as
-a violation.
+manifests as text) are checked like any other manifest. If a manifest's text cannot be parsed, for
+example because it is a template or invalid YAML, [kind-known](#kind-known) rejects the enclosing
+object. ConfigMaps are not rejected, because they may contain any text. Values that are unknown
+during a preview are skipped; everything else is checked. If a rule itself fails, the failure is
+reported as a violation.
 
 ## Custom kinds
 

@@ -38,7 +38,7 @@ class EncodedImages(Classifier):
             yield {"image": np.array([content.getvalue()] * samples, np.object_)}
 
     def decode(self, inputs: Tensors) -> torch.Tensor:
-        """Decode the images into pixels from 0 to 1."""
+        """Decode the images into pixel values from 0 to 1."""
         pixels = np.stack([self._pixels(content) for content in inputs["image"]])
         return torch.from_numpy(pixels).to(self.device)
 

@@ -25,9 +25,9 @@ class Idleness(ExtensionApp):
     """Timer that stops the server when it has been idle for too long."""
 
     name = "notebooks"
-    limit_seconds = Float(3600.0, help="Time (s) without activity until the server stops").tag(
-        config=True
-    )
+    limit_seconds = Float(
+        3600.0, help="Time (s) without activity after which the server stops"
+    ).tag(config=True)
 
     def initialize_handlers(self) -> None:
         """Add the endpoint that JupyterLab polls for the warning, and start the periodic check."""

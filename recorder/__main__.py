@@ -101,7 +101,7 @@ def _report_unreadable(error: OSError) -> None:
 
 
 def _without_controls(text: str) -> str:
-    """Replace control characters, which a terminal would execute, with escapes.
+    """Escape control characters, because a terminal would interpret them.
 
     Carriage returns become newlines, so each update of a progress bar is printed as a line.
     """

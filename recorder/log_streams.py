@@ -40,7 +40,7 @@ def _is_temporary(error: BaseException) -> bool:
 
 
 def _is_attempt(pod: Pod, attempt: Attempt, previous: bool) -> bool:
-    """Return whether a pod's log, requested with this `previous` flag, belongs to an attempt."""
+    """Return whether a pod's log, requested with or without `previous`, belongs to an attempt."""
     statuses = (pod.status and pod.status.containerStatuses) or []
     counts = [each.restartCount for each in statuses if each.name == attempt.container]
     has_restarted = any(count > attempt.restarts + previous for count in counts)
@@ -61,7 +61,7 @@ class Tail:
         """Append content, which may end anywhere in a line."""
         self._content += content
         if len(self._content) > 2 * self._max_bytes:
-            del self._content[: -self._max_bytes - 1]  # a final line break does not count
+            del self._content[: -self._max_bytes - 1]  # a final line break is not counted
 
     @property
     def lines(self) -> list[str]:

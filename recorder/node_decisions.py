@@ -99,7 +99,7 @@ class Action:
 
 
 Memory = Mapping[str, tuple[bool | None, float]]
-"""Maps each node to its health (True, False, None if unknown) and the time of the last change."""
+"""Maps each node to its health (None if unknown) and the time when its health last changed."""
 
 
 def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
@@ -117,7 +117,7 @@ def health(node: NodeState, policy: Policy) -> tuple[Health, str]:
     if node.offered < gpus:
         return "DevicesUnhealthy", f"the device plugin offers {node.offered} of {gpus} GPUs"
     if policy.slow_reports is not None and node.reports >= policy.slow_reports:
-        return "SlowInGangs", f"starting runs reported the node as slow {node.reports} times"
+        return "SlowInGangs", f"the node was reported as slow in {node.reports} run starts"
     if node.xids is None:
         return "Unknown", "Prometheus has no Xid series for the node"
     return "Healthy", ""
@@ -192,7 +192,8 @@ def node_state(node: Node, resource: str, errors: Mapping[str, frozenset[int]] |
     metadata, status, spec = node.metadata, node.status, node.spec
     name = (metadata.name if metadata else None) or ""
     annotations = (metadata and metadata.annotations) or {}
-    # Reports and faults from before the creation may belong to an earlier node of the same name.
+    # Reports and faults from before the node was created may belong to an earlier node with the
+    # same name.
     creation = metadata.creationTimestamp if metadata else None
     created = 0 if creation is None else creation.timestamp()
     conditions = {each.type: each.status for each in (status and status.conditions) or []}

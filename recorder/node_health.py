@@ -95,7 +95,7 @@ class SlowReports:
         self._reports = dict(remaining)
 
     def count(self, now: float) -> Counter[str]:
-        """Count how many recent starts of runs reported each node as slow.
+        """Count how many recent run starts reported each node as slow.
 
         Reports expire after `REPORT_HOURS`. Pods keep their host name when their run restarts, and
         report a node at most once per start. Reports are therefore counted per host name, and the

@@ -87,7 +87,7 @@ def succeeded_containers(pod: Pod) -> Iterator[Attempt]:
 
 
 def unobserved_terminations(pod: Pod, now: datetime) -> Iterator[Termination]:
-    """Yield a termination for each container of a deleted pod that was last observed running."""
+    """Yield a termination for each container that was running when a deleted pod was last seen."""
     for status in _statuses(pod):
         if status.state is not None and status.state.running is not None:
             yield Termination(

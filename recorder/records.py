@@ -28,8 +28,8 @@ RESERVED_BYTES: Final = 64 * 2**20
 """Free space (bytes) on a claim that is reserved for checkpoints."""
 
 _MAX_RECORD_BYTES: Final = 2**20
-"""Maximum size (bytes) of a record that is read. Runs can write to their claims, and a huge file
-would exceed the memory limit of the recorder."""
+"""Size limit (bytes) for reading a record. Runs can write to their claims, and a huge file would
+exceed the memory limit of the recorder."""
 
 _TIME_FORMAT: Final = "%Y%m%dT%H%M%SZ"
 
@@ -158,7 +158,7 @@ def _directory(failures: Path, termination: Termination, name: str) -> Path:
 def _failures(run_dir: Path) -> list[Path]:
     """Return the directories with records, oldest first.
 
-    A failed write, for example because a quota is exceeded, may leave a directory without records.
+    If a write fails, for example because a quota is exceeded, the directory may contain no records.
     """
     return [each for each in _directories(run_dir) if _records(each)]
 

@@ -104,7 +104,7 @@ class Plan:
     def parse(cls, text: str) -> "Plan":
         """Parse the plan that the stack wrote.
 
-        Raise ValueError if a different version of this program wrote an incompatible plan.
+        Raise ValueError if the plan is incompatible with this version of the program.
         """
         try:
             document = json.loads(text)
@@ -122,7 +122,7 @@ class Rollback:
         self._unready_evaluations = 0
         self._canaries: set[str] = set()
         self._since = 0.0
-        """Time when the canaries in `_canaries` were first observed to receive requests."""
+        """Time when the canaries in `_canaries` were first observed receiving requests."""
 
     def run(self) -> NoReturn:
         """Evaluate the canary until terminated. Outages of the API server are only logged."""
@@ -154,7 +154,7 @@ class Rollback:
         same = (route for route in routes if _identity(route) in canaries)
         reason = next(filter(None, map(_earlier_reason, same)), None)
         if reason is None:
-            # Unlike the limits, the readiness is also checked during an outage of Prometheus.
+            # Unlike the limits, readiness is also checked during an outage of Prometheus.
             unready_evaluations = self._count_unready()
             values = self._values(now - self._since)
             reason = breach(self._plan.limits, values, unready_evaluations)

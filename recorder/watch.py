@@ -1,4 +1,4 @@
-"""Recorder of run failures. It only watches pods, and changes nothing in the cluster."""
+"""Recorder that archives run failures. It only watches pods, and changes nothing in the cluster."""
 
 import asyncio
 import logging
@@ -38,7 +38,7 @@ from recorder.pods import (
 from recorder.records import Bounds, write
 
 WATCH_SECONDS: Final = 240.0
-"""Time (s) after which all pods are listed again, since a lost connection may go unnoticed."""
+"""Time (s) after which all pods are listed again, because a lost connection may go unnoticed."""
 
 RETRY_SECONDS: Final = 900.0
 """Time (s) for which a failed write is retried, for example while the claim is full."""
@@ -156,7 +156,7 @@ class Recorder:
             _log.warning("cannot read events from the API server: %s", error)
         # Do not access the claim here: only the write is retried while the claim is unavailable.
         if claim is None or self.claims / claim not in self.claims.iterdir():
-            _log.warning("%s: the claim %s of the run is not mounted in the recorder", name, claim)
+            _log.warning("%s: the run's claim %s is not mounted in the recorder", name, claim)
             return
         try:
             path = await self._write(self.claims / claim / run_of(pod), termination, lines, details)

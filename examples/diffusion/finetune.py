@@ -119,7 +119,7 @@ def input_sizes(unet: UNet2DConditionModel) -> Sizes:
     if config.addition_embed_type != "text_time" or config.in_channels != 4:
         raise ConfigurationError(
             f"the UNet has addition_embed_type {config.addition_embed_type} and "
-            f"{config.in_channels} input channels; an SDXL-style UNet has text_time and 4"
+            f"{config.in_channels} input channels; an SDXL-style UNet has text_time and 4 channels"
         )
     caption = config.projection_class_embeddings_input_dim - 6 * config.addition_time_embed_dim
     return Sizes(config.sample_size, config.cross_attention_dim, caption)

@@ -1,8 +1,8 @@
 """Synthetic images with captions, in the format that SDXL's encoders return.
 
-An image is a latent with 4 channels. A caption is a sequence of word vectors and one vector for the
-complete caption. For a real data set, SDXL's encoders would compute arrays of the same shapes in
-advance (arXiv:2307.01952).
+An image is a latent with 4 channels. A caption is a sequence of word vectors plus one vector for
+the complete caption. For a real data set, SDXL's encoders would compute arrays of the same shapes
+in advance (arXiv:2307.01952).
 """
 
 from dataclasses import dataclass
@@ -65,7 +65,7 @@ class Pictures(Dataset[dict[str, Tensor]]):
 def draw(color: int, shape: str, side: int, top: int, left: int) -> NDArray[np.float32]:
     """Return a latent with values from -1 to 1 and the channels red, green, blue and mask.
 
-    The shape is shifted by `top` and `left`.
+    The drawn shape is shifted by `top` and `left`.
     """
     y, x = np.mgrid[:side, :side]
     y, x = y - top - side * 3 // 8, x - left - side * 3 // 8

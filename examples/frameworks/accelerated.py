@@ -16,7 +16,7 @@ from workload.run import Run
 
 
 def main(steps: int) -> None:
-    """Train and export the model, with a checkpoint every 100 steps and after SIGTERM."""
+    """Train and export the model. Save a checkpoint every 100 steps and after SIGTERM."""
     accelerator = Accelerator(cpu=not torch.cuda.is_available())
     set_seed(0)
     x = torch.randn(steps * 32 * accelerator.num_processes, 16)

@@ -15,7 +15,7 @@ from workload.run import Run
 
 
 class RunCallback(TrainerCallback):  # type: ignore[misc]
-    """Callback that reports steps to the run and moves the Trainer's checkpoints to the run."""
+    """Callback that reports steps to the run and hands the Trainer's checkpoints over to it."""
 
     def __init__(self, run: Run) -> None:
         self.run, self.stopped = run, False
@@ -32,10 +32,10 @@ class RunCallback(TrainerCallback):  # type: ignore[misc]
             self.run.report(state.global_step, float(logs["loss"]))
 
     def on_save(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        """Move the checkpoint that the Trainer has just written to the run."""
+        """Move the Trainer's new checkpoint into the run's checkpoint directory."""
         written = Path(args.output_dir) / f"checkpoint-{state.global_step}"
         if args.world_size > 1:
-            # The Trainer does not wait for the files of other processes.
+            # The Trainer does not wait until the other processes have written their files.
             torch.distributed.barrier()
 
         def move(directory: Path) -> None:

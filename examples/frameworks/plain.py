@@ -40,7 +40,7 @@ def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def main(steps: int) -> None:
-    """Train and export the model, with a checkpoint every 100 steps and after SIGTERM."""
+    """Train and export the model. Save a checkpoint every 100 steps and after SIGTERM."""
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -1,6 +1,6 @@
 """Benchmark of the preview report: `make bench-gitops`.
 
-A temporary Pulumi state is created from HEAD for the dev and the prod stack. Then
+A temporary Pulumi state is created from HEAD for the dev and prod stacks. Then
 `pulumi preview` (alone, and with the policy pack) and `python -m gitops preview` run alternately,
 so that other load on the host affects all of them equally. CPU time is measured in addition to
 wall-clock time, because a busy host affects CPU time less.

@@ -209,8 +209,8 @@ class _Forking:
             measured.set_option("run:patch", ["_exit", "fork"])  # every fork saves its own lines
             measured.start()
         if torch := sys.modules.get("torch"):
-            # PyTorch replaces its thread pool when it is first used after a fork. If two threads of
-            # a test use it at the same time, PyTorch aborts the process.
+            # PyTorch replaces its thread pool on first use after a fork. If two threads of a test
+            # use the pool at the same time, PyTorch aborts the process.
             torch.set_num_threads(1)
         for item, following in zip(items, [*items[1:], None], strict=True):
             item.config.hook.pytest_runtest_protocol(item=item, nextitem=following)
@@ -221,7 +221,7 @@ class _Forking:
 
 
 class _Selection:
-    """pytest plugin that runs the selected tests in order, and then tests that the mutant adds.
+    """pytest plugin that runs the selected tests in order, followed by tests the mutant adds.
 
     A mutant may add tests, for example by changing the values of a parameter.
     """
@@ -290,7 +290,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
         return "survived"
 
     def run() -> int:
-        sys.dont_write_bytecode = True  # the mutant's bytecode would outlive it
+        sys.dont_write_bytecode = True  # the mutant's bytecode would remain in the copy
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         _redirect_output(log)
         files = sorted({test.partition("::")[0] for test in chosen})
@@ -301,7 +301,7 @@ def outcome(copy: Path, chosen: Sequence[str], recording: Recording, log: Path) 
             options, plugins = [*_OPTIONS, *_UNCAPTURED], [*plugins, _Forking()]
         return pytest.main([*options, *files], plugins=plugins)
 
-    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # failures of earlier mutants
+    shutil.rmtree(copy / ".hypothesis", ignore_errors=True)  # contains failures of earlier mutants
     factor = 4 if recording.modules else 10  # gangs of several mutants compete for the cores
     timeout = 10 + factor * sum(recording.seconds[test] for test in chosen)
     status = _run_in_fork(run, copy, timeout)

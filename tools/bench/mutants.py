@@ -313,7 +313,7 @@ class _Tester:
     @classmethod
     def start(cls, free: Any, recording: Recording, changes: Mapping[Mutant, Change]) -> None:
         """Initialize this process with a copy and a log that no other process uses."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the main process ends the measurement
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # only the main process handles Ctrl-C
         global _tester
         copy, log = free.get()
         _tester = cls(copy, log, recording, changes)

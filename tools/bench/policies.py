@@ -1,8 +1,8 @@
 """Cost of the policy pack: `make bench-policies`.
 
-A stack of many workloads is previewed alternately without a pack, with a pack that has one empty
-rule (the cost of the engine and the SDK), and with this project's pack, so that other load on the
-host affects all three equally. The benchmark then times the pack alone, policies.check with the
+Previews of a stack with many workloads alternate between no pack, a pack with one empty rule (the
+cost of the engine and the SDK), and this project's pack. Other load on the host therefore affects
+all three equally. The benchmark then times the pack alone, policies.check with the
 same manifests, and pod creation with and without admission policies. It prints the ratios with
 their spread and writes all samples to .bench/policies.json.
 """

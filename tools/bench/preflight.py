@@ -32,13 +32,13 @@ NODES: Final = ("a", "a", "b", "c")
 FAULT_RATE: Final = "100mbit"
 FAULT_CORES: Final = 0.05
 SHARES: Final = 4096
-"""CPU shares of each pod, as for a pod that requests four cores."""
+"""CPU shares of each pod, as if it requested four cores."""
 
 CGROUPS: Final = Path("/sys/fs/cgroup/cpu")
 PREFIX: Final = f"preflight-{os.getpid()}"
 NETWORK: Final = "10.99.0"
 PERIOD: Final = 100_000
-"""Period (µs) of the CPU quota, as in Kubernetes by default."""
+"""Period (µs) of the CPU quota, equal to Kubernetes' default."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""Measurement of the resource usage of commands and their child processes; free TCP ports."""
+"""Helpers that measure the resource usage of commands and find free TCP ports."""
 
 from __future__ import annotations
 

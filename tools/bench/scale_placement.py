@@ -68,7 +68,8 @@ def placement(nodes: int, jobs: int, pods: int, repetitions: int) -> dict[str, A
 def placement_goals(result: dict[str, Any]) -> list[Goal]:
     """Return the goals for Volcano.
 
-    They limit the rate of the slowest round, and the number of partially bound gangs in all rounds.
+    They apply to the rate of the slowest round, and to the number of partially bound gangs in all
+    rounds.
     """
     rounds = result["rounds"][VOLCANO]
     rate = min(found["podsPerSecond"] for found in rounds)

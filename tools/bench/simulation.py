@@ -8,7 +8,8 @@ cluster that runs programs. The benchmark answers two questions:
 
 - How often do two single simulations agree? A simulation is compared with a repetition (only the
   scheduler's random choices differ), with a simulation that uses another submission order, with one
-  that uses the other scheduling period, and with the second cluster (other order and period).
+  that uses the second cluster's scheduling period, and with the second cluster (which differs in
+  both order and period).
 - How often does the second cluster do what the three simulations jointly predict?
 
 Speed: 100 nodes with 50 gangs, and 1,000 nodes with 300 gangs, until 20 gangs have finished. The
@@ -158,7 +159,7 @@ def main() -> None:
         "--horizon",
         type=int,
         default=HORIZON,
-        help="number of gangs that end before a simulation stops; default: 20",
+        help="stop each simulation after this many gangs have ended; default: 20",
     )
     parser.add_argument("--seed", type=int, default=24, help="seed of the states; default: 24")
     parser.add_argument("--no-speed", action="store_true", help="measure only the accuracy")

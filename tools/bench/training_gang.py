@@ -146,7 +146,7 @@ def pause(directory: Path, world: World, turns: int, device: str) -> dict[str, A
 
 
 def _measure_save(loop: Loop, start: Callable[[], Future[Any] | None]) -> dict[str, float]:
-    """Start a save, and train until it is on disk, for at least three steps.
+    """Start saving, and train for at least three steps and until the checkpoint is on disk.
 
     Return the seconds that training waited, the seconds until everything was on disk, and the step
     rate after the wait.

@@ -32,7 +32,7 @@ _INTRODUCTION: Final = f"""\
 
 <!-- Written by `make generate` from infra/settings/; edit it there. -->
 
-This page is for everyone who edits a stack file. Each environment has a file `Pulumi.<stack>.yaml`
+This page is for everyone who edits a stack file. Each environment has a `Pulumi.<stack>.yaml` file
 with one structured key per topic. All values are validated before a preview; errors state the key,
 the value found and the allowed values. Unknown keys are errors. A key in bold has no default and is
 required if its section is used.
@@ -69,9 +69,9 @@ Volcano Jobs, including these runs.
 The run of a training job is named `<key>-<8 hex digits>`. The digits are a hash of the
 specification: the job's settings, as written in the file, and the identity of its image. If the
 specification stays the same, `pulumi up` leaves the run unchanged; an edit creates exactly one new
-run. Settings of other sections, new defaults and template changes in this project do not start a
-new run. To choose the name yourself, set `run`. To rename a job and keep its current run, set `run`
-to the name of that run.
+run. Edits in other sections do not start a new run; neither do new defaults or template changes in
+this project. To choose the name yourself, set `run`. To rename a job and keep its current run, set
+`run` to the name of that run.
 
 The previous run stays in the cluster, running or finished, unless `on_change` is `replace`. The
 engine uses the value from the previous update, so change `on_change` at least one update before you

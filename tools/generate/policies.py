@@ -103,9 +103,9 @@ reported as a violation.
 
 [kind-known](#kind-known) rejects an object of an unknown kind that contains a pod, a container, an
 image, an unsafe security setting, an accelerator, the URI of a model, a manifest as text or the
-target of an autoscaler. It also rejects an object of a known kind with a container, a pod, an
-unsafe security setting or a manifest in a field that is not in the kind's record.
-Add a record of the kind to the configuration file, keyed by `Kind.group`:
+target of an autoscaler. It also rejects an object of a known kind if a field that is not in the
+kind's record contains a container, a pod, an unsafe security setting or a manifest.
+To allow these objects, add a record of the kind to the configuration file, keyed by `Kind.group`:
 
 ```json
 {
@@ -169,7 +169,7 @@ setting, add it to the top-level `systemWorkloads` of the configuration file:
 
 ## Cluster
 
-`cluster` describes the cluster once for all rules: devices that are not accelerators
+`cluster` describes the cluster for all rules: devices that are not accelerators
 (`otherDevices`), the number of accelerators in claims that the stack does not declare
 (`claimDevices`), and the systems that queue training workloads (`queueSystems`). Settings with the
 same name in a rule extend these settings. Without `queueSystems`, Kueue's label is accepted even if
@@ -237,7 +237,7 @@ the limit instead.
   from which such programs create objects, for example a HelmRelease. Check the rendered manifests
   with `helm template … | python -m policies.check -` (see
   [Check manifests without Pulumi](policies-without-pulumi.md)).
-- Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only a part
+- Changes to pods by webhooks, such as sidecars, and by operators whose objects describe only part
   of the pods, such as a NIMService, an InferenceService with a model format, or a SparkApplication.
   Only the part that the object describes is checked.
 - Objects outside the stack. List them in the configuration (`existingQueues`,

@@ -84,7 +84,7 @@ def main() -> None:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         sys.exit("error: PyTorch found no GPU; run this benchmark on a host with a GPU")
-    # Handle SIGTERM like Ctrl-C, so that the results so far are still written.
+    # Handle SIGTERM like Ctrl-C, so that partial results are still written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     parts, samples = options.part or PARTS, dict[str, Any](gpu=gpu())
     try:

@@ -155,7 +155,7 @@ def check_recovery(export: Path, directory: Path) -> dict[str, Any]:
         status, content, _ = Request.of(bad).send(connection)
         require(status >= 400, content)
         while (answer := Request.of(good).send(connection)[0]) != 200:
-            # The server may respond only with these statuses while the worker restarts.
+            # While the worker restarts, these are the only acceptable statuses.
             waiting = answer in (429, 503, 504) and time.monotonic() < started + 60
             require(waiting, answer)
             time.sleep(0.05)

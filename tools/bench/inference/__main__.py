@@ -1,6 +1,6 @@
 """Comparison with other model servers: `make bench-inference`.
 
-Our server, mosec, LitServe, BentoML, MLServer and plain FastAPI serve the same weights. Each is
+mosec, LitServe, BentoML, MLServer, plain FastAPI and our server serve the same weights. Each is
 configured as its documentation recommends and pinned to one core; the load generator runs on
 another core. Before the measurement, every response is compared with PyTorch's result. In every
 round, each server is measured while the other servers are paused: first in a closed loop of 1, 4,
@@ -66,7 +66,7 @@ def main() -> None:
             if "http" in options.parts:
                 sections.http(bench, result)
         except KeyboardInterrupt:
-            print_line("interrupted: writing the results so far, but not to docs/")
+            print_line("interrupted: writing the partial results, but not to docs/")
             options.docs = False
     result.setdefault("servers", {})
     result.setdefault("bare", {})

@@ -27,7 +27,7 @@ PLAIN_HANDLER: Final = f"{PROGRAMS}.plain_handler:PlainNetwork"
 
 @dataclass(frozen=True)
 class Task:
-    """Parameters of one server start."""
+    """Parameters for starting a server."""
 
     workload: Workload
     data_format: Format
@@ -65,7 +65,7 @@ class Contestant:
 
     @property
     def python(self) -> Path:
-        """Interpreter of the peer's environment, which shares our PyTorch.
+        """Interpreter of the peer's environment, which inherits our installation of PyTorch.
 
         Our server uses the current interpreter.
         """

@@ -22,8 +22,8 @@ def export(workload: Workload, directory: Path) -> None:
     """Export seeded random weights, and a statically quantized int8 version of them.
 
     Inference is equally fast with trained and untrained weights. The normalization layers use the
-    statistics of the requests, and the last layer is scaled, so that outputs are neither equal nor
-    saturated.
+    statistics of the requests, and the last layer is scaled, so that the outputs for different
+    requests differ and are not saturated.
     """
     directory.mkdir(parents=True, exist_ok=True)
     if not workload.is_network:

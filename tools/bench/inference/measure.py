@@ -36,7 +36,7 @@ many requests."""
 CONNECTING: Final = 1.0
 """Duration (s) for which an open loop below the capacity runs before it is measured.
 
-In this time, the load generator opens its connections, which causes a backlog. At 80% of the
+During this time, the load generator opens its connections, which causes a backlog. At 80% of the
 capacity, clearing the backlog takes several times as long as opening the connections, so the
 backlog would determine the tail latency.
 """

@@ -198,7 +198,7 @@ def _tail(log: Path) -> str:
 
 
 def stop(running: RunningServer, process: subprocess.Popen[bytes]) -> None:
-    """Terminate a server, and kill its processes that do not exit in time."""
+    """Terminate a server, and kill any of its processes that do not exit in time."""
     tree = running.processes()
     running.signal(signal.SIGCONT)
     process.terminate()

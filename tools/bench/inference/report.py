@@ -97,7 +97,7 @@ def _workload(name: str, result: Mapping[str, Any]) -> str:
 
 
 def _networks(servers: Mapping[str, Any]) -> str:
-    """Return a table of each server's throughput with our network relative to plain PyTorch."""
+    """Return a table of each server's speedup with our optimized network over plain PyTorch."""
     models = [name for name in servers if f"{name}-plain" in servers]
     names = dict.fromkeys(name for model in models for name in servers[model])
     rows = []
@@ -109,7 +109,7 @@ def _networks(servers: Mapping[str, Any]) -> str:
             [name, *(_gain(ours, plain) if ours and plain else "-" for ours, plain in found)]
         )
     head = ["server", *(WORKLOADS[model].title for model in models)]
-    title = "### Throughput at 64 clients with our network, relative to plain PyTorch"
+    title = "### Throughput at 64 clients with our optimized network, relative to plain PyTorch"
     return f"{title}\n\n{_table(head, rows)}" if models else ""
 
 

@@ -9,7 +9,10 @@ from tools.bench.inference.servers.served import JSON, load, sample_of
 
 
 class Model(MLModel):  # type: ignore[misc]
-    """Model for V2 over REST. Raw tensors are base64-encoded; MLServer has no binary tensors."""
+    """Model for V2 over REST.
+
+    Raw tensors are base64-encoded, because MLServer does not support binary tensors.
+    """
 
     async def load(self) -> bool:
         """Load the model in the server process."""

@@ -75,7 +75,7 @@ class Attempt:
         return attempt_name(self.plan.run, self.job)
 
     def run(self) -> None:
-        """Start the run unless it exists, and wait until it has finished.
+        """Start the run unless it already exists, and wait until it has finished.
 
         Requests that fail because of an API server outage are retried.
 

@@ -64,7 +64,8 @@ class SlowReports:
         self._reports: dict[tuple[str, str, str, str, int], float] = {}
         """Maps (node, run, pod's host name, pod's UID, restart count) to the time of the report."""
         self._nodes: dict[str, dict[str, float]] = defaultdict(dict)
-        """Maps runs to nodes, and nodes to the time when a pod of the run was last observed."""
+        """Maps each run to its nodes, and each node to the time when a pod of the run was last
+        observed there."""
 
     def add(self, pod: Pod, now: float) -> bool:
         """Record the node and the reports of a pod. Return whether any report is new."""
@@ -353,7 +354,9 @@ def parser() -> argparse.ArgumentParser:
         type=int,
         help="number of run starts that must report a node as slow before it is cordoned",
     )
-    options.add_argument("--prometheus", help="URL of the Prometheus server with the Xid errors")
+    options.add_argument(
+        "--prometheus", help="URL of the Prometheus server to query for Xid errors"
+    )
     options.add_argument(
         "--xid",
         type=int,

@@ -40,7 +40,7 @@ FIELD_MANAGER: Final = "canary-rollback"
 UNREADY_EVALUATIONS: Final = 2
 """Number of consecutive evaluations without a ready pod after which the canary is rolled back.
 
-A single evaluation without a ready pod may occur while a pod is replaced.
+A single evaluation without a ready pod may occur while a pod is being replaced.
 """
 
 _IDENTITY_ANNOTATIONS: Final = (CANARY_ANNOTATION, CANARY_IMAGE_ANNOTATION)

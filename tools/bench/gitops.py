@@ -1,9 +1,9 @@
 """Benchmark of the preview report: `make bench-gitops`.
 
-A temporary Pulumi state is created from HEAD for the dev and prod stacks. Then
-`pulumi preview` (alone, and with the policy pack) and `python -m gitops preview` run alternately,
-so that other load on the host affects all of them equally. CPU time is measured in addition to
-wall-clock time, because a busy host affects CPU time less.
+A temporary Pulumi state is created from HEAD for the dev and prod stacks. Then `pulumi preview`
+(alone, and with the policy pack) and `python -m gitops preview` run alternately, so that other load
+on the host affects all of them equally. CPU time is measured in addition to wall-clock time,
+because a busy host affects CPU time less.
 
 The installation of requirements.txt into a new environment, which is the first step of a CI job, is
 timed with a cold and with a warm wheel cache. The command prints the ratios with their spread and

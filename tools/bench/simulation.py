@@ -193,7 +193,7 @@ class Comparison:
     same_victims: int = 0
     """Number of states in `preempting` in which both simulations evict the same gangs."""
     starts: int = 0
-    """Number of gangs with the verdict `starts later` in both simulations."""
+    """Number of gangs with the `starts later` verdict in both simulations."""
     near_starts: int = 0
     """Number of gangs in `starts` whose start times differ by at most 20%."""
 

@@ -183,7 +183,7 @@ def _mean_hours(total_hours: float, best_trials: int) -> float:
 
 
 def sweep(seed: int, name: str, changes: dict[str, Any]) -> Sweep:
-    """Return a sweep whose trials have one GPU. The sweep and its trials have the same seed."""
+    """Return a sweep whose trials use one GPU each. The sweep and its trials have the same seed."""
     trials = TRIALS if name == FIRST else MAX_TRIALS
     hyperparameters = {"model": "digits-net", "dataset": "digits", "epochs": EPOCHS, "seed": seed}
     settings = SweepSettings.model_validate(

@@ -81,7 +81,7 @@ def _run_gang(
 ) -> dict[str, Any]:
     """Run a measurement in two processes.
 
-    If `isolated` is true and the user is root, the processes have a private network namespace.
+    If `isolated` is true and the user is root, the processes share a private network namespace.
     """
     print_line(f"{measurement} …")
     port = free_port()

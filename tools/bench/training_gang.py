@@ -365,7 +365,7 @@ def _new_model(run: Run) -> tuple[nn.Module, torch.optim.Optimizer]:
 
 
 def config(run_dir: Path, **settings: Any) -> TrainingConfig:
-    """Return a configuration; by default, it trains SimpleCNN on digits enlarged to 32 x 32."""
+    """Return a configuration. The default is SimpleCNN on digits enlarged to 32 x 32 pixels."""
     defaults = {"model": "simple-cnn", "dataset": "digits", "epochs": 1_000_000}
     return TrainingConfig.model_validate({**defaults, "run_dir": str(run_dir), **settings})
 

@@ -293,7 +293,7 @@ def check_lora(runs: Runs) -> dict[str, Any]:
     settings = TEXT | {"init_from": str(runs.run_dir("pretrained") / "export"), "lora_rank": 8}
     attempt = runs.run("adapted", settings)
     require(attempt.code == 0, attempt.text)
-    # The first run has finished, so the program only reports its result again.
+    # The pretrained run has already finished, so the program only reports its result again.
     before, after = runs.run("pretrained", TEXT).last(Finished), attempt.last(Finished)
     require(after.loss < before.loss, (before, after))
     return {"before": before.loss, "after": after.loss}

@@ -36,7 +36,7 @@ PROCESSES: Final = 8
 SECONDS: Final = 2.0
 BATCHES: Final = (1, 8, 32)
 TOLERANCES: Final = {"fp32": 0.01, "bf16": 0.05, "fp16": 0.02}
-"""Maps precisions to the maximum difference from the probabilities on the CPU in fp32."""
+"""Maps precisions to the maximum difference from fp32 probabilities on the CPU."""
 
 Images = NDArray[np.float32]
 

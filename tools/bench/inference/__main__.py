@@ -110,7 +110,7 @@ def _options() -> argparse.Namespace:
         "--seconds",
         type=float,
         default=0.5,
-        help="duration (s) of a measurement, multiplied by a per-model factor; default: 0.5",
+        help="base duration (s) of a measurement, scaled by a per-model factor; default: 0.5",
     )
     parser.add_argument(
         "--server-core",

@@ -118,7 +118,7 @@ def pooled(turns: list[tuple[Records, Window]], deadline: float) -> dict[str, An
 
 
 def _last(ends: NDArray[np.float64], edge: float, slack: float) -> float:
-    """Return the last of `ends` that is at most `slack` seconds before `edge`, or `edge`."""
+    """Return the last of `ends` that is at most `slack` seconds before `edge`, or else `edge`."""
     near = ends[(ends <= edge) & (ends >= edge - slack)]
     return float(near.max()) if len(near) else edge
 

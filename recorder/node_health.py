@@ -6,8 +6,8 @@ A node is unhealthy if its device plugin offers fewer GPUs than the node has, if
 one of the Xid errors in `--xid`, or if at least `--slow-reports` run starts reported the node as
 slow. An unhealthy node is cordoned and gets the `GpuUnhealthy` condition, and the pods of its runs
 are evicted. If the node was cordoned only because it is slow, only the pods of runs that reported
-the node are evicted. Nodes whose health is unknown and nodes that someone else has cordoned are
-neither cordoned nor uncordoned.
+the node are evicted. The program neither cordons nor uncordons a node if its health is unknown or
+if someone else has cordoned it.
 """
 
 import argparse
@@ -152,7 +152,7 @@ class Controller:
                 await self._apply(action, now)
             except httpx2.HTTPError as error:
                 # For example, the node has changed since it was read. The next check retries.
-                _log.warning("%s: action %s failed: %s", action.node.name, action.kind, error)
+                _log.warning("%s: the %s action failed: %s", action.node.name, action.kind, error)
 
     async def watch_pods(self) -> None:
         """Collect reports from pods until the connection closes, for at most `WATCH_SECONDS`."""

@@ -134,7 +134,7 @@ class _Recorder:
     def pytest_runtest_logstart(self, nodeid: str) -> None:
         self._test = nodeid
         self._measured.switch_context(nodeid)
-        # With a cached result, the function would not run, and the recording would miss this test.
+        # A function with a cached result would not run, and the recording would miss this test.
         for cache in self._caches:
             cache.cache_clear()
 

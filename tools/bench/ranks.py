@@ -66,7 +66,9 @@ def main() -> None:
         for figure in BOUNDED_FIGURES
     ]
     read = found[FEW, LARGE]["resume"]["MiB of data read"]
-    goals.append(Goal("share of the data read by a resumed run", read / LARGE, 0.05, at_most=True))
+    goals.append(
+        Goal("share of the data that a resumed run reads", read / LARGE, 0.05, at_most=True)
+    )
     named = {f"{p} processes, {size} MiB of data": figures for (p, size), figures in found.items()}
     conclude("ranks", {"samples": named}, goals)
 

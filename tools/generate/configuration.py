@@ -101,7 +101,8 @@ def _sections(path: str, section: Schema, definitions: Schema) -> Iterator[str]:
     if path in _REFERENCES:
         same = _REFERENCES[path]
         yield f"### `{path}`\n"
-        yield f"The keys of [`{same}`](#{re.sub('[^a-z0-9_-]', '', same)}).\n"
+        anchor = re.sub("[^a-z0-9_-]", "", same)
+        yield f"This section has the same keys as [`{same}`](#{anchor}).\n"
         return
     level, title = ("###", path) if "." in path else ("##", full_key(path))
     yield f"{level} `{title}`\n"

@@ -154,8 +154,8 @@ The `app.kubernetes.io/component` or `gpu-platform.dev/workload` label on the po
 resource selects one of the possible roles. Its value is `training`, `batch`, `serving` or
 `interactive`; by default, `inference` also means `serving`, and `singleuser-server` means
 `interactive` (`componentRoles`). The label cannot weaken the requirements for GPUs: if the kind can
-be `training`, a workload with more than `smallGpus` GPUs is neither `batch` nor `interactive`, and
-a pod that runs to completion is not `serving`.
+be `training`, a workload with more than `smallGpus` GPUs cannot be `batch` or `interactive`, and a
+pod that runs to completion cannot be `serving`.
 
 Labels grant no privileges. If a workload, such as the device plugin, needs something that a rule
 forbids, add the workload to the rule's `systemWorkloads`. To exempt it from every rule with this

@@ -1,6 +1,6 @@
 """Training with TensorFlow: `python -m examples.tensorflow`.
 
-The program parses the flags of `python -m training`, but rejects flags that it does not support.
+The program reads the flags of `python -m training`, and rejects those that it does not support.
 The exit codes are defined in workload.exit_codes.
 """
 

@@ -2,9 +2,9 @@
 
 Previews of a stack with many workloads alternate between no pack, a pack with one empty rule (the
 cost of the engine and the SDK), and this project's pack. Other load on the host therefore affects
-all three equally. The benchmark then times the pack alone, policies.check with the
-same manifests, and pod creation with and without admission policies. It prints the ratios with
-their spread and writes all samples to .bench/policies.json.
+all three equally. The benchmark then times the pack alone, policies.check with the same manifests,
+and pod creation with and without admission policies. It prints the ratios with their spread and
+writes all samples to .bench/policies.json.
 """
 
 from __future__ import annotations

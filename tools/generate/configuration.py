@@ -38,8 +38,8 @@ the value found and the allowed values. Unknown keys are errors. A key in bold h
 required if its section is used.
 
 To set a single value, use its path, for example
-`pulumi config set --path 'training.jobs.digits.nodes' 4`. All keys belong to the project
-`{PROJECT}`.
+`pulumi config set --path 'training.jobs.digits.nodes' 4`. All keys belong to the `{PROJECT}`
+project.
 
 | value | meaning |
 | --- | --- |
@@ -79,8 +79,8 @@ edit the job. Use `kubectl delete` to delete runs that are no longer needed. If 
 earlier specification, the update adopts its run if it still exists, and re-creates it otherwise.
 
 The identity of an image is known before the image is built. With `reference`, the identity is the
-reference; with `build`, a hash of the Dockerfile, `sources`, base image, arguments, platform and
-target.
+reference. With `build`, it is a hash of the Dockerfile, `sources`, base image, arguments, platform
+and target.
 Files in this project's own directories, such as `training/`, do not count: changing your own
 sources starts a new run, but upgrading this project does not. If an image is rebuilt from the same
 sources, its digest may change; existing runs keep their image.

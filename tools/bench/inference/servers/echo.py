@@ -18,7 +18,7 @@ async def rsgi_app(_: Any, protocol: Any) -> None:
 
 
 async def lifespan(receive: Receive, send: Send) -> None:
-    """Complete the startup and the shutdown of an ASGI server."""
+    """Acknowledge the startup and the shutdown of an ASGI server."""
     while (await receive())["type"] != "lifespan.shutdown":
         await send({"type": "lifespan.startup.complete"})
     await send({"type": "lifespan.shutdown.complete"})

@@ -12,7 +12,7 @@ compute = load()
 
 
 class Sample(BaseModel):
-    """JSON body with lists nested like the sample's shape."""
+    """JSON body with lists nested according to the sample's shape."""
 
     values: list[float] | list[list[list[float]]]
 

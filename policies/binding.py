@@ -1,8 +1,8 @@
 """Pulumi policies that are created from rules.
 
 A resource's properties are converted to plain data once for all rules. Stack rules receive the
-resources as the program declares them, not as the cluster returns them, because the cluster adds
-values that the program does not set, such as the number of replicas of an autoscaled Deployment.
+resources as the program declares them, not as the cluster returns them: the cluster adds values
+that the program does not set, such as the number of replicas of an autoscaled Deployment.
 """
 
 from __future__ import annotations
@@ -214,8 +214,8 @@ class Binding:
     def configuration_policies(self) -> list[Policy]:
         """Return the policies about the configuration itself.
 
-        These policies must follow the policies for rules, because they report which exemptions were
-        used.
+        These policies report which exemptions were used, so they must follow the policies for
+        rules.
         """
         return [
             *(

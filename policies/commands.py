@@ -84,7 +84,7 @@ def _succeeds(words: Sequence[str]) -> bool:
 
 
 def _is_constant(operands: Sequence[str]) -> bool:
-    """Return whether a test has a fixed result: it reads no files, variables or command output."""
+    """Return whether a test reads no files, variables or command output: its result is fixed."""
     values = [word for word in operands if word not in _VALUE_TESTS]
     return not any(_FILE_TEST.fullmatch(word) or "$" in word or "`" in word for word in values)
 

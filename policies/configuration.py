@@ -43,8 +43,8 @@ paths."""
 def configured_kinds(values: Mapping[str, Any]) -> Registry:
     """Return the built-in registry with the records that a configuration adds or replaces.
 
-    The key of a record is `Kind.group`, or `Kind` for the core group. Raise `ConfigurationError`
-    with every problem.
+    The key of a record is `Kind.group`, or `Kind` for the core group. Raise a `ConfigurationError`
+    that lists all problems.
     """
     records, problems = [], list[str]()
     entries = values.get(KINDS) or {}
@@ -124,7 +124,7 @@ KNOWN_NAMES = declared_rule(
 class _SystemWorkloads(RuleConfig):
     workloads: SystemNames = Field(
         default=[],
-        description="Objects that are exempt from all rules with a `systemWorkloads` setting.",
+        description="Objects that are exempt from all rules that have a `systemWorkloads` setting.",
     )
 
 

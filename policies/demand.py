@@ -76,7 +76,7 @@ def _demands(stack: Stack, accelerators: Accelerators) -> Iterator[Demand]:
                 if not shared or shared not in counted:
                     numbers = (_times(amount, Decimal(1) if shared else each) for each in pods)
                     yield Demand(workload, pod, queue, name, True, *numbers)
-            # Added after the loop, because a claim may have several requests, which all count.
+            # Added after the loop, because a claim may have several requests, all of which count.
             counted |= {shared for shared, _, _ in claimed}
 
 
@@ -95,7 +95,7 @@ def _gpus(stack: Stack, pod: Pod, accelerators: Accelerators) -> dict[str, Decim
 
 
 def queue_of(stack: Stack, workload: Workload, pod: Pod) -> str:
-    """Return the queue of a pod's PodGroup or, if the stack declares no PodGroup, of the pod."""
+    """Return the queue of a pod's PodGroup, or the pod's queue if the PodGroup sets none."""
     name = pod.metadata["annotations"][GROUP_ANNOTATION].text
     if name and workload.joins_pod_group(pod):
         group = stack.find(SCHEDULING_GROUP, "PodGroup", workload.resource.namespace, name)

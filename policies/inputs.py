@@ -43,7 +43,7 @@ def read_configuration(path: str | Path | None, rules: Iterable[Rule[Any]]) -> C
 
 
 def read_manifests(names: Sequence[str]) -> Manifests:
-    """Return the objects in files, in directories, and in stdin (`-`)."""
+    """Return the objects in files, directories and stdin (`-`)."""
     manifests = Manifests([], [], [])
     for source, text in _texts(names):
         manifests.sources.append(source)

@@ -319,7 +319,7 @@ def _xml(text: str) -> str:
 
 
 def openreports(report: Report) -> str:
-    """Return a Report of openreports.io/v1alpha1 in JSON, for `kubectl apply`."""
+    """Return an `openreports.io/v1alpha1` Report as JSON, for `kubectl apply`."""
     results = [_openreports_result(finding, report.rule(finding)) for finding in report.findings]
     results += [_openreports_fields(rule, "pass") for rule in report.passed]
     results += [{"policy": name, "result": "skip", "scored": True} for name in report.disabled]

@@ -131,7 +131,7 @@ class Resource:
 
     @cached_property
     def api_version(self) -> str:
-        """API version, such as `apps/v1`, from the manifest or, if it sets none, the type token."""
+        """API version, such as `apps/v1`, from the manifest if it sets one, else the type token."""
         declared = self.properties.get("apiVersion")
         if isinstance(declared, str):
             return declared
@@ -205,13 +205,13 @@ class Resource:
 
     @cached_property
     def name(self) -> str:
-        """Name of the object in the cluster or, if unknown, of the Pulumi resource."""
+        """Name of the object in the cluster; if unknown, the name of the Pulumi resource."""
         declared = self._metadata["name"].text
         return declared or self.pulumi_name or "(no name)"
 
     @cached_property
     def _title_name(self) -> str:
-        """Name of the object or, if the API server generates it, the prefix and an ellipsis."""
+        """Name of the object; if the API server generates the name, its prefix and an ellipsis."""
         prefix = self._metadata["generateName"].text
         known = self._metadata["name"].text or self.pulumi_name
         return self.name if known or not prefix else f"{prefix}…"
@@ -270,5 +270,5 @@ class Resource:
         return self.root["metadata"]["annotations"]
 
     def is_kind(self, group: str, *kinds: str) -> bool:
-        """Return whether the object is of one of these kinds of an API group, ignoring case."""
+        """Return whether the object has one of these kinds in the API group, ignoring case."""
         return self.group == group and self.kind.lower() in {kind.lower() for kind in kinds}

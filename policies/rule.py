@@ -81,7 +81,7 @@ C = TypeVar("C", bound=RuleConfig)
 
 
 def validated(config: type[C], name: str, values: Any) -> C:
-    """Validate settings; raise `ConfigurationError` with every problem."""
+    """Validate settings; raise a `ConfigurationError` that lists all problems."""
     try:
         return config.model_validate(values)
     except ValidationError as error:

@@ -1,6 +1,6 @@
 """Plain data with the path of each value, and a marker for unknown values.
 
-This module is independent of Pulumi; `policies.properties` creates such data from the policy SDK's
+This module is independent of Pulumi; `policies.properties` creates the data from the policy SDK's
 properties, and `policies.documents` creates it from YAML.
 """
 

@@ -25,7 +25,7 @@ Capability = Literal[
     "launcher",
     "notebook",
 ]
-"""A setting of a training job, or one of its values, that only some kinds support."""
+"""A training job setting, or a value of a setting, that only some kinds support."""
 
 TRAINING_PROGRAM: Final = "training"
 """The module that runs this repository's training program."""
@@ -113,7 +113,7 @@ class Kind:
     hyperparameters run, if the kind supports them. `max_run_name` limits the length of a run's
     name. `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for
     the highest pod index. `containers` are the names of the containers that run the training image.
-    `ports` are in use in pods that communicate with each other, so they cannot serve metrics.
+    Pods that communicate with each other use `ports`, so metrics need a different port.
     `service` states which runs have a Service with the name of the run (operators may create
     Services with longer names).
     """

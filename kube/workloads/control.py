@@ -42,7 +42,7 @@ class Job:
     least: int = 0
     """Smallest retry limit that the controller does not replace; Volcano replaces 0 with 3."""
     extra: int = 0
-    """1 if the job fails when its retries reach the limit; 0 if it fails only above the limit."""
+    """1 if the job fails when its retries reach the limit; 0 if they must exceed it."""
     each_pod: bool = False
     """True if every failed pod counts as a retry."""
     in_place: bool = True
@@ -50,7 +50,7 @@ class Job:
     deadline: str = ""
     """Path of the job's deadline."""
     pod_deadline: bool = False
-    """True if the pods have a deadline instead of the job."""
+    """True if the deadline applies to each pod, not to the job."""
     claims: str = ""
     """Path of the names of the claims that all pods mount."""
 

@@ -260,7 +260,7 @@ PATTERNS: Final = [
         )
         for kind in ("ClusterPolicy", "Policy")
     ),
-    # Configuration files of tools, which no API server accepts.
+    # Tool configuration files, which API servers do not accept.
     *(
         WorkloadKind(group=group, kind=kind, patterns=("",))
         for group, kind in (

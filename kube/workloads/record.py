@@ -52,17 +52,17 @@ class Count:
     enabled: str = ""
     """Path of a boolean that enables `maxima`. If empty, `maxima` always apply."""
     default: int | None = 1
-    """Number if no path is set. None means that one pod is requested and there is no maximum."""
+    """Number if no path has a value. None means one requested pod and no maximum."""
     words: Mapping[str, int] = field(default_factory=dict)
     """Maps words that the field may contain instead of a number, such as `Forbid`, to numbers."""
     less_with: str = ""
     """Path of a field that reduces the number by one if it is set."""
     elsewhere: bool = False
-    """True if another object sets the number, which is therefore unknown if no path is set."""
+    """True if another object sets the number, which is therefore unknown if no path has a value."""
     divisor: str = ""
     """Path of a number by which the number of pods is divided."""
     limit: str = ""
-    """Path of a value that caps the number, such as `completions` of a Job."""
+    """Path of a value that caps the number, such as a Job's `completions`."""
     rollout: Rollout | None = None
     """Update strategy of these pods."""
     part: str = ""
@@ -73,7 +73,7 @@ class Count:
     member: str = ""
     """Path of the name by which a list at `members` selects these pods."""
     members: str = ""
-    """Path of lists of names. In `paths` and `maxima`, `*` stands for the item of the list that
+    """Path of lists of names. In `paths` and `maxima`, `*` stands for the item whose list
     contains the name at `member`."""
 
 

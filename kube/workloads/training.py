@@ -158,7 +158,7 @@ KUBEFLOW: Final = [
         ends=True,
         always=True,
     ),
-    # Katib runs each trial as an object of any kind.
+    # Katib creates one object per trial. Its kind is configurable.
     *(
         WorkloadKind(
             group="kubeflow.org",
@@ -396,7 +396,7 @@ AIBRIX: Final = [
     ),
 ]
 
-# Sandboxes of the Kubernetes project agent-sandbox, which run one pod each.
+# Sandboxes of the Kubernetes agent-sandbox project. Each Sandbox runs one pod.
 SANDBOXES: Final = [
     WorkloadKind(
         group=group,

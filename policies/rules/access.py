@@ -303,7 +303,9 @@ def _excessive_verbs(rule: Node, *, in_view: bool) -> Iterator[Violation]:
         elif verb.value in _LABEL_VERBS and _covers_namespaces(rule):
             yield Violation(verb, "nothing: it can change the Pod Security labels of namespaces")
         elif _names_admission_policies(rule) and verb.value not in _READ_VERBS:
-            yield Violation(verb, "get, list or watch: it can disable the platform's policies")
+            yield Violation(
+                verb, "get, list or watch: this verb can disable the platform's policies"
+            )
         elif controls and verb.value not in _READ_VERBS:
             yield Violation(verb, "get, list or watch: changes would affect every team")
         elif in_view and verb.value not in _READ_VERBS:
@@ -362,7 +364,7 @@ def _grants(resource: Node, forbidden: Sequence[str]) -> bool:
 
 
 def _only_writes_secrets(rule: Node, resource: str) -> bool:
-    """Return whether the resource is `secrets` and the rule grants no permission to read it."""
+    """Return whether the resource is `secrets` and the rule grants no permission to read them."""
     verbs = {verb.text for verb in rule["verbs"].items()}
     return resource == "secrets" and verbs.isdisjoint(_READING_VERBS)
 

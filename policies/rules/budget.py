@@ -105,7 +105,7 @@ def gpu_cost(stack: Stack, config: CostConfig) -> Iterator[Violation]:
 
 
 def _cost(count: Decimal, price: Decimal) -> Decimal:
-    """Return the cost, which is 0 without a price even if the number of GPUs is unlimited."""
+    """Return the cost. GPUs without a price cost 0, even if their number is unlimited."""
     return count * price if price else Decimal(0)
 
 

@@ -32,7 +32,7 @@ _SERVICE_LABEL: Final = "kubernetes.io/service-name"
 _CLUSTER_SERVICES: Final = (
     *((_KUBE_SYSTEM, "kube-dns"), (_KUBE_SYSTEM, "coredns"), ("default", "kubernetes")),
 )
-"""Services of the cluster DNS and of the API server. `coredns` is also the ConfigMap of CoreDNS."""
+"""Services of the cluster DNS and of the API server. CoreDNS's ConfigMap is named `coredns` too."""
 
 
 @resource_rule(
@@ -70,7 +70,7 @@ def control_plane_kept(resource: Resource, config: SystemConfig) -> Iterator[Vio
             yield Violation(service, "nothing: the API server itself serves this group")
     elif resource.is_kind("", "Secret"):
         if root["type"].value == _BOOTSTRAP_TYPE:
-            yield Violation(root["type"], "nothing: with such a token, anyone can add a node")
+            yield Violation(root["type"], "nothing: anyone with this token can add a node")
     elif resource.namespace == _KUBE_SYSTEM and resource.is_kind("coordination.k8s.io", "Lease"):
         if resource.name.startswith(_LEADERS):
             yield Violation(

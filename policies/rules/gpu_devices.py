@@ -121,8 +121,8 @@ def _workers_without_gpus(
 ) -> list[Pod]:
     """Return the pods that lack GPUs and are not launchers.
 
-    Pods count as launchers if a pattern in `cpu_tasks` matches their names, or if they are fewer
-    than the pods with GPUs.
+    Pods count as launchers if a pattern in `cpu_tasks` matches their names, or if there are fewer
+    of them than pods with GPUs.
     """
     workers = [pod for pod in without_limit if not is_cpu_task(pod, config)]
     with_gpus = [pod.replicas for pod in pods if pod not in without_limit]

@@ -60,8 +60,8 @@ class TolerationConfig(GpuConfig):
     )
     taint_values: list[str] = Field(
         default=["present", "true"],
-        description="Values of these taints. A toleration without operator Exists must have one of "
-        "these values.",
+        description="Values of these taints. A toleration must have one of these values, unless "
+        "its operator is Exists.",
     )
 
 
@@ -122,7 +122,7 @@ def _add_toleration(pod: Pod, config: TolerationConfig) -> Iterator[Edit]:
     description="A GPU pod tolerates the taint of GPU nodes.",
     severity=Severity.MEDIUM,
     level=Level.MANDATORY,
-    remediation="Add a toleration for the GPU taint with operator Exists and effect NoSchedule.",
+    remediation="Add a toleration with operator Exists and effect NoSchedule for the GPU taint.",
     config=TolerationConfig,
     remedy=_add_toleration,
     admission=cel.gpu_containers(

@@ -37,7 +37,7 @@ class AnnotationConfig(SystemConfig):
             *("consul.hashicorp.com/consul-sidecar-user-volume*", "kuma.io/container-patches"),
             *("appmesh.k8s.aws/*mounts", "admission.datadoghq.com/*custom-image"),
         ],
-        description="Annotations that change devices, files, networks, identities or images of a "
+        description="Annotations that change the devices, files, networks, identity or images of a "
         "pod; `*` matches anything.",
     )
     allowed_annotations: NamePatterns = Field(

@@ -49,7 +49,7 @@ _CONTROLLER_PREFIXES: Final = (
     *("volcano.sh/", "batch.kubernetes.io/", "controller-uid", "ray.io/", "training.kubeflow.org/"),
     *("jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"),
 )
-"""Prefixes of labels that controllers add to pods with other values, such as a task or a queue."""
+"""Prefixes of other labels that controllers add to pods, for example with a task or queue name."""
 _CLUSTER_SCOPED: Final = (
     *("adminnetworkpolicy", "baselineadminnetworkpolicy", "clusternetworkpolicy"),
     *("ciliumclusterwidenetworkpolicy", "globalnetworkpolicy"),

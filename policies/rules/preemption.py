@@ -89,7 +89,7 @@ def _check_priorities(
 
 
 def _is_invalid(name: Node, classes: Mapping[str, Any], lowest: int | None) -> bool:
-    """Return whether a priority class is not set, or its value is not below `lowest`."""
+    """Return whether a priority class is missing or has a value of at least `lowest`."""
     value = classes.get(name.text or "")
     above = isinstance(value, int) and lowest is not None and value >= lowest
     return name.known and (not name.text or above)

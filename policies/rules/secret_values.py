@@ -138,7 +138,7 @@ def no_literal_secrets(pod: Pod, config: EnvironmentConfig) -> Iterator[Violatio
                 script = next(filter(_sets_secret, words), line)
                 yield Violation(
                     location,
-                    "$(NAME), and set the variable NAME with valueFrom.secretKeyRef",
+                    "$(NAME), and set the NAME variable with valueFrom.secretKeyRef",
                     found=_hidden(script),
                 )
     for _, note in pod.annotations():
@@ -162,7 +162,7 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
         return
     if resource.is_kind("", "Secret"):
         if resource.root["type"].value == _ACCOUNT_SECRET:
-            yield Violation(resource.root["type"], "nothing: such a token never expires")
+            yield Violation(resource.root["type"], "nothing: tokens of this type never expire")
         # In a stack, the values come from encrypted configuration, and the engine encrypts them.
         for key in ("data", "stringData") if not resource.urn else ():
             for name, value in resource.root[key].fields():

@@ -68,8 +68,8 @@ OTHER_DEVICES: Final = (*_NETWORKS, *_STORAGE_AND_VIRTUALIZATION, *_DEVICE_CLASS
 NVIDIA_GPU: Final = "nvidia.com/gpu"
 SHARED_SUFFIX: Final = ".shared"
 MIG_PREFIX: Final = "nvidia.com/mig-"
-"""Resource names of NVIDIA's device plugin: whole GPUs, the suffix of time-sliced GPUs, and the
-prefix of MIG devices."""
+"""Resource names of NVIDIA's device plugin: the name of whole GPUs, the suffix for time-sliced GPUs
+and the prefix for MIG devices."""
 
 KNOWN_ACCELERATORS: Final = (
     NVIDIA_GPU,
@@ -89,7 +89,7 @@ _AMOUNTS: Final = (
     # Totals over all requested GPUs, for Kueue.
     *("*/total-gpumem*", "*/total-gpucores"),
 )
-"""Name patterns of resources that are amounts of GPU memory or GPU cores."""
+"""Name patterns of resources that represent amounts of GPU memory or GPU cores."""
 
 DEVICE_CLASS_PREFIX: Final = "deviceclass.resource.kubernetes.io/"
 """Prefix of the implicit extended resource name of each DRA device class."""
@@ -117,7 +117,7 @@ It matches names as kube-state-metrics exports them, with special characters rep
 
 
 def is_amount(resource: str) -> bool:
-    """Return whether a resource, such as `nvidia.com/gpumem`, is an amount of memory or cores."""
+    """Return whether a resource, such as `nvidia.com/gpumem`, represents memory or cores."""
     return matches(resource, _AMOUNTS)
 
 

@@ -7,7 +7,7 @@ RUN_LABEL: Final = "gpu-platform.dev/run"
 SERVICE_LABEL: Final = "gpu-platform.dev/service"
 ROLE_LABEL: Final = "gpu-platform.dev/role"
 """Label with the role of a pod: `leader` is the MPI launcher or Ray head, and `serving-leader` is
-the pod that receives the requests in a replica with several pods. The other pods of such a job or
+the pod that receives the requests in a replica with several pods. The other pods of the job or
 replica have the `worker` role."""
 
 SWEEP_PARALLEL_ANNOTATION: Final = "gpu-platform.dev/sweep-parallel"

@@ -53,8 +53,8 @@ modes:
 Start in audit mode. Fix or exempt the violations, then switch to deny mode. Each kind of object has
 one policy for mandatory rules, such as gpu-platform-pods, and one for advisory rules, such as
 gpu-platform-pods-advisory. Each policy has a binding of the same name. Settings, levels and
-exemptions of the configuration file are written into the policies: run the command again after each
-change to the file.
+exemptions from the configuration file are written into the policies: run the command again after
+each change to the file.
 
 To remove all policies:
   kubectl delete validatingadmissionpolicies,validatingadmissionpolicybindings \\

@@ -44,8 +44,8 @@ class Gang:
 class Workload:
     """A resource that runs pods, or one of the jobs in it.
 
-    `job` is the part of the manifest that sets queue, gang and retries. `machines` are objects that
-    request devices but are not pods, such as virtual machines.
+    `job` is the part of the manifest that sets the queue, gang and retries. `machines` are objects
+    that request devices but are not pods, such as virtual machines.
     """
 
     def __init__(

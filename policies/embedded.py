@@ -49,7 +49,7 @@ def _generated_object(value: dict[str, Any]) -> dict[str, Any]:
 def unreadable_manifests(resource: Resource) -> Iterator[Node]:
     """Yield each text that should contain only manifests, but cannot be read completely.
 
-    The texts of ConfigMaps are skipped, because they may be anything, such as manifest templates.
+    Texts in ConfigMaps are skipped, because they may contain anything, such as manifest templates.
     """
     record = resource.record
     if record is None:

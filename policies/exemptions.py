@@ -208,7 +208,10 @@ def _rule_problems(entry: Mapping[str, Any], rules: Collection[str]) -> Iterator
     listed = entry.get("rules", [])
     if ("rule" in entry) == ("rules" in entry) or not isinstance(listed, list):
         rule = entry.get("rule")
-        yield f"rule: found {rule!r}, rules: {listed!r}; write rule, or rules as a list"
+        yield (
+            f"rule: found {rule!r}, rules: {listed!r}; write either rule (one name) or rules "
+            "(a list)"
+        )
     elif not _rules(entry):
         yield "rules: found []; write at least one rule"
     for rule in _rules(entry):

@@ -131,7 +131,7 @@ class Resource:
 
     @cached_property
     def api_version(self) -> str:
-        """API version, such as `apps/v1`, from the manifest if it sets one, else the type token."""
+        """API version, such as `apps/v1`, from the manifest or, if unset, from the type."""
         declared = self.properties.get("apiVersion")
         if isinstance(declared, str):
             return declared

@@ -108,14 +108,14 @@ class Kind:
 
     `resource` is the type of the object that represents a run and has the run's name. `objects`,
     `needs` and `after_fault` are cells of a table in docs/jobs.md. `image_needs` lists what the
-    image must contain in addition to the training image's content. `operator` names the operator
-    that the embedded cluster installs for the kind. `program` is the module that jobs with
-    hyperparameters run, if the kind supports them. `max_run_name` limits the length of a run's
+    image must contain in addition to the content of the default training image. `operator` names
+    the operator that the embedded cluster installs for the kind. `program` is the module that jobs
+    with hyperparameters run, if the kind supports them. `max_run_name` limits the length of a run's
     name. `pod_suffix` is the longest suffix that pod names add to the run's name, with `{last}` for
     the highest pod index. `containers` are the names of the containers that run the training image.
-    Pods that communicate with each other use `ports`, so metrics need a different port.
-    `service` states which runs have a Service with the name of the run (operators may create
-    Services with longer names).
+    Pods that communicate with each other use `ports`, so metrics need a different port. `service`
+    states which runs have a Service with the name of the run (operators may create Services with
+    longer names).
     """
 
     resource: Resource

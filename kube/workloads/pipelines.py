@@ -128,7 +128,7 @@ _OVERRIDDEN: Final = ("stepSpecs", "sidecarSpecs", "stepOverrides", "sidecarOver
 
 
 def _overrides(spec: str) -> Pods:
-    """Return the resources of a task's containers that a TaskRun or PipelineRun overrides."""
+    """Return the overrides of container resources in a TaskRun or PipelineRun."""
     return Pods(
         at=spec,
         # The last two field names are those of v1beta1.

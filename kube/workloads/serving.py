@@ -331,8 +331,8 @@ def _entry_and_workers() -> Iterator[Pods]:
     replicas = REPLICAS, Count(paths=(f"{role}.replicas",))
     entry = f"{role}.entryTemplate"
     yield Pods(at=f"{entry}.spec", count=replicas)
-    # The last factor is one. It states that the entry pod is the leader, which is not counted in
-    # `workerReplicas`.
+    # The last factor is 1. It marks the entry pod as the leader, which `workerReplicas` does not
+    # count.
     workers = Count(paths=(f"{role}.workerReplicas",)), Count(paths=(), less_with=entry)
     yield Pods(at=f"{role}.workerTemplate.spec", count=(*replicas, *workers))
 

@@ -158,7 +158,7 @@ KUBEFLOW: Final = [
         ends=True,
         always=True,
     ),
-    # Katib creates one object per trial. Its kind is configurable.
+    # Katib creates one object, of a configurable kind, for each trial.
     *(
         WorkloadKind(
             group="kubeflow.org",

@@ -105,7 +105,7 @@ EXTERNAL_SOURCE_KINDS: Final = [
         ),
         unseen="it runs a Terraform program",
     ),
-    # KAITO chooses the image, adds GPU nodes and sets the pod's fields for a preset.
+    # For a preset, KAITO chooses the image, adds GPU nodes and sets the pod's fields.
     WorkloadKind(
         group="kaito.sh",
         kind="Workspace",

@@ -32,7 +32,7 @@ BUILT_IN_GROUPS: Final = frozenset(
 gateway.networking.k8s.io, are groups of custom resources."""
 _ESCALATING_VERBS: Final = (
     *("bind", "escalate", "impersonate"),
-    # `impersonate:associated-node` is not listed, because agents need it to act as their own node.
+    # `impersonate:associated-node` is not listed, because agents need it to impersonate their node.
     *(f"impersonate:{identity}" for identity in ("user-info", "serviceaccount", "arbitrary-node")),
 )
 _ESCALATING_RESOURCES: Final = (

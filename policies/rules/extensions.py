@@ -56,7 +56,7 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
 
 def _remote_urls(client: Node) -> Iterator[Violation]:
     if client["url"].present:
-        yield Violation(client["url"], "a Service of the cluster instead")
+        yield Violation(client["url"], "a Service in the cluster instead")
 
 
 @resource_rule(
@@ -86,7 +86,7 @@ def device_names_kept(resource: Resource, config: LimitConfig) -> Iterator[Viola
             yield Violation(name, "the name of a resource that counts as an accelerator")
         selectors = resource.root["spec"]["selectors"]
         if not counted and selectors.known and not _selects_only_other_devices(selectors, config):
-            expected = 'device.driver == "…" with a driver of other devices, such as "dra.net"'
+            expected = 'device.driver == "…" with a driver for other devices, such as "dra.net"'
             yield Violation(selectors, expected)
     elif resource.is_kind("resource.k8s.io", "ResourceSlice"):
         yield Violation(root["spec"]["driver"], "nothing: the driver publishes its devices")

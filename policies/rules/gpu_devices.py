@@ -46,8 +46,8 @@ class LimitConfig(TaskConfig, SystemConfig):
             *("io.kubernetes.cri-o.devices", "*devices.noderesource.dev/*", "*devices.nri.io/*"),
             "devices.gke.io/*",
         ],
-        description="Annotations and labels of pods that assign devices or parts of a GPU; `*` "
-        "matches anything.",
+        description="Pod annotations and labels that assign devices or parts of a GPU; `*` matches "
+        "anything.",
     )
     gpu_runtime_classes: list[str] = Field(
         default=["*nvidia*"],

@@ -277,7 +277,7 @@ def _models(pod: Pod) -> Iterator[tuple[Node, str]]:
     ),
 )
 def model_lineage_complete(resource: Resource, config: NoConfig) -> Iterator[Violation]:
-    """A model that nobody can trace to its data and code can be neither reproduced nor recalled."""
+    """A model that cannot be traced to its data and code cannot be reproduced or recalled."""
     listed = resource.is_kind("", "ConfigMap") and resource.name == NAME
     if not listed or resource.namespace != NAMESPACE:
         return

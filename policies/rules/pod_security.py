@@ -40,8 +40,8 @@ _HANDLERS: Final = ("httpGet", "tcpSocket")
 def pod_context(pod: Pod) -> Node:
     """Return the security context of the pod.
 
-    Kinds that specify pod and container in one object, such as Spark's, call the pod's context
-    `podSecurityContext`.
+    Kinds that specify the pod and the container in one object, such as Spark's, call the pod's
+    context `podSecurityContext`.
     """
     context = pod.spec["podSecurityContext"]
     if pod.location.context:

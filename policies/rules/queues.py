@@ -117,7 +117,7 @@ def training_queue_declared(stack: Stack, config: QueueConfig) -> Iterator[Viola
 
 
 def _without_queue(stack: Stack, config: QueueConfig) -> Iterator[Violation]:
-    """Yield a violation for each TrainJob if neither it nor its runtime has a queue."""
+    """Yield a violation for each TrainJob if both it and its runtime lack a queue."""
     for runtime in stack.workloads:
         pods = training_pods(runtime, config) if runtime.is_template else []
         if all(runtime.uses_volcano(pod) or runtime.local_queue(pod) for pod in pods):

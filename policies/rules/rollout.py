@@ -112,7 +112,7 @@ def inference_rolling_update(workload: Workload, config: RoleConfig) -> Iterator
         update.unavailable if unavailable.absent else unavailable.value,
         workload.replicas(workload.pods),
     )
-    # Without a spare GPU for a surge, pods can only be replaced one after the other.
+    # Without a spare GPU for a surge, pods can only be replaced one at a time.
     surge = update.surge if limits["maxSurge"].absent else limits["maxSurge"].value
     allowed = max(update.least, 1 if surge == 0 else 0)
     if missing > allowed:
@@ -141,7 +141,7 @@ def route_backends_declared(stack: Stack, config: BackendConfig) -> Iterator[Vio
     """A route returns errors for requests to a missing Service."""
     for route, backend in _backends(stack):
         name, namespace = backend["name"], route.namespace
-        # Services of other namespaces belong to other stacks.
+        # Services in other namespaces belong to other stacks.
         if not name.text or namespace is None or not backend["namespace"].absent:
             continue
         existing = f"{namespace}/{name.text}" in config.existing_services

@@ -63,7 +63,7 @@ BATCH_LABEL: Final = (
     "If a Job with one GPU does not train a model, you can instead give its pods "
     "the label app.kubernetes.io/component: batch."
 )
-"""Remedy for Jobs that train no model. By default, Jobs with GPUs have the `training` role."""
+"""Remedy for Jobs that do not train a model. By default, Jobs with GPUs are `training`."""
 
 
 class GangConfig(SystemsConfig, TaskConfig):

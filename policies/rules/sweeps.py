@@ -60,7 +60,7 @@ def is_sweep(resource: Resource) -> bool:
     config=SweepConfig,
 )
 def sweep_bounded(resource: Resource, config: SweepConfig) -> Iterator[Violation]:
-    """Without limits, a sweep never ends and uses all idle GPUs."""
+    """Without limits, a sweep could run forever and use all idle GPUs."""
     if not is_sweep(resource):
         return
     for name, maximum in (

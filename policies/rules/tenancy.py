@@ -114,7 +114,7 @@ def _merge_limits(quotas: Sequence[Mapping[str, Decimal]]) -> dict[str, Decimal]
     references=["NSA Resource policies"],
 )
 def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation]:
-    """Without a quota, one team's typo can take every GPU of the cluster."""
+    """Without a quota, one team's typo can take every GPU in the cluster."""
     demands = demanded_gpus(stack, config.accelerators)
     for namespace, workload in workload_namespaces(stack, config).items():
         local_demands = [item for item in demands if item.workload.resource.namespace == namespace]

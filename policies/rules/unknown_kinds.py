@@ -112,7 +112,7 @@ def _gpu_count(node: Node) -> str:
 
 
 def _is_unsafe_setting(key: str, value: Any) -> bool:
-    """Return whether a field shares namespaces of the host, or is an unsafe security context."""
+    """Return whether a field shares the host's namespaces, or is an unsafe security context."""
     if key in _HOST_NAMESPACES:
         return value not in (None, False)
     is_context = isinstance(value, dict) and bool(_SECURITY_CONTEXT.fullmatch(key))

@@ -134,7 +134,7 @@ SECURITY_CASES = [
         "api-extensions-trusted",
         webhook,
         (("webhooks/0/clientConfig", {"url": "https://example.net/mutate"}),),
-        ('url: found "https://example.net/mutate"', "a Service of the cluster"),
+        ('url: found "https://example.net/mutate"', "a Service in the cluster"),
     ),
     Case(
         "control-plane-kept",

@@ -109,7 +109,7 @@ def test_violation_of_a_stack_rule_can_be_exempted() -> None:
         ({"workload": "*/*/*", "wildcard": True}, "write a kind, and a namespace or a name"),
         ({"workload": "*/*/web", "wildcard": True}, "write a kind, and a namespace or a name"),
         ({"wildcard": "yes"}, "wildcard: found 'yes'; write true or false"),
-        ({"rules": ["not-privileged"]}, "write rule, or rules as a list"),
+        ({"rules": ["not-privileged"]}, "write either rule (one name) or rules (a list)"),
         ({"rule": None, "rules": []}, "rules: found []; write at least one rule"),
         ({"rule": None, "rules": ["not-privilegd"]}, "rule: found 'not-privilegd'"),
         ({"expires": "2027-11-23"}, "more than a year ahead; write 2027-11-22 or earlier"),

@@ -35,7 +35,7 @@ CONTROLLERS: Final = (
     ),
     "system:serviceaccount:kube-system:statefulset-controller",
 )
-"""Users whose ownerReferences are trusted. Other users could forge the owner of a pod."""
+"""Users that are trusted to set ownerReferences. Other users could forge the owner of a pod."""
 _LABELS: Final = {"app.kubernetes.io/part-of": "gpu-platform"}
 _EPILOG = """\
 examples:
@@ -67,7 +67,7 @@ such as those about queues, quotas and budgets, are not included.
 
 @dataclass(frozen=True)
 class Scope:
-    """Namespaces that the policies exclude, and users whose ownerReferences are trusted."""
+    """Namespaces that the policies exclude, and users that are trusted to set ownerReferences."""
 
     excluded_namespaces: tuple[str, ...] = EXCLUDED
     controllers: tuple[str, ...] = CONTROLLERS
@@ -271,8 +271,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         action="append",
         default=[],
         metavar="USER",
-        help="a controller, such as system:serviceaccount:volcano-system:volcano-controllers, "
-        "whose ownerReferences are trusted, so that exemptions apply to its pods; may be repeated",
+        help="a controller that is trusted to set ownerReferences, such as "
+        "system:serviceaccount:volcano-system:volcano-controllers, so that exemptions apply to its "
+        "pods; may be repeated",
     )
     options = parser.parse_args(arguments)
     try:

@@ -14,7 +14,7 @@ NAMESPACE_NAMES = (
     "io.kubernetes.pod.namespace",
     "k8s:io.kubernetes.pod.namespace",
 )
-"""Labels that every namespace has, or that Cilium adds to the endpoints of every namespace."""
+"""Labels that every namespace has, or that Cilium adds to every endpoint."""
 
 
 def selects(selector: Node, labels: Node) -> bool:
@@ -44,7 +44,7 @@ def matches_everything(selector: Node) -> bool:
 
 
 def _may_match(expression: Node, labels: Node) -> bool:
-    """Return whether a match expression may be true for labels; unknown parts count as true."""
+    """Return whether a match expression may be true for the labels; unknown parts count as true."""
     key, operator, values = (expression[name] for name in ("key", "operator", "values"))
     if not (key.text and operator.known and values.complete) or not labels[key.text].known:
         return True

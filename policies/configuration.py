@@ -1,4 +1,4 @@
-"""The pack's configuration file: levels and settings of rules, exemptions and custom kinds.
+"""The pack's configuration file: rule levels, rule settings, exemptions and custom kinds.
 
 Under Pulumi, the engine parses the file and passes each policy its settings. In all other cases,
 `parse` reads the file.

@@ -108,7 +108,7 @@ class Workload:
         return sum(known, Decimal(0)) if len(known) == len(counts) else None
 
     def replicas(self, pods: Iterable[Pod]) -> Decimal | None:
-        """Return the number of replicas (pods or groups) of these pods; None if unknown."""
+        """Return the number of replicas (pods or groups) that the pods form; None if unknown."""
         if self.size is None:
             return None
         return sum((pod.groups or Decimal(0) for pod in pods if not pod.has_leader), Decimal(0))

@@ -1,7 +1,7 @@
 """Kubernetes objects from multi-document YAML, with the line of each field.
 
-The reader is strict. It rejects objects without apiVersion or kind, duplicate keys, ambiguous
-separators, and aliases that expand to too many values. Each error names the file and, if known, the
+The reader is strict. It rejects duplicate keys, ambiguous separators, aliases that expand to too
+many values, and objects without apiVersion or kind. Each error names the file and, if known, the
 document.
 """
 

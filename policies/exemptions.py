@@ -40,7 +40,7 @@ class ExemptionsConfig(RuleConfig):
 REJECTED = declared_rule(
     name=KEY,
     description="Exemptions are complete and have not expired.",
-    reason="An exemption that nobody reviews is a disabled rule.",
+    reason="An exemption that nobody reviews amounts to a disabled rule.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
     remediation="State workload, rule (or rules), reason and expires, or remove the exemption.",

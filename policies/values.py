@@ -142,7 +142,7 @@ class Node:
                 yield key, Node(item, self, key, self._partial)
 
     def branches(self) -> list[Node]:
-        """Return the children of an object or list that are objects or lists."""
+        """Return the children of this value that are objects or lists."""
         if isinstance(self.value, dict):
             pairs: Iterable[tuple[Key, Any]] = self.value.items()
         elif isinstance(self.value, list):

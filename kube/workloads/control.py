@@ -120,20 +120,20 @@ DEFAULT_ROLLOUT: Final = Rollout(surge="25%", unavailable="25%")
 
 @dataclass(frozen=True, kw_only=True)
 class RuntimeReference:
-    """Reference to other objects that define the pods, such as a TrainJob's runtime."""
+    """Reference to one or more other objects that define the pods, such as a TrainJob's runtime."""
 
     __pydantic_config__: ClassVar = STRICT
 
     kind: str = ""
-    """Path of the other object's kind."""
+    """Path of the referenced kind."""
     name: str
-    """Path of the other object's name; it may contain `*`."""
+    """Path of the referenced name; it may contain `*`."""
     kind_default: str
-    """Kind of the other object if the reference does not specify a kind."""
+    """Referenced kind if the object does not specify one."""
     nodes: str = ""
     """Path of the number of nodes."""
     nodes_default: str = ""
-    """Path, in the other object, of the default number of nodes."""
+    """Path of the default number of nodes in the referenced object."""
 
 
 @dataclass(frozen=True, kw_only=True)

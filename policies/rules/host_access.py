@@ -1,4 +1,4 @@
-"""Rules about access to the node, from the baseline level of the Pod Security Standards."""
+"""Rules from the baseline level of the Pod Security Standards that restrict access to the node."""
 
 from __future__ import annotations
 

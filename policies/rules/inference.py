@@ -43,7 +43,7 @@ class SpreadConfig(RoleConfig):
 
 
 def _serving_containers(pod: Pod, config: RoleConfig) -> list[Container]:
-    """Return the main containers that receive requests or use GPUs, or all if none do."""
+    """Return the main containers that receive requests or use GPUs; if none do, return all."""
     main = [container for container in pod.containers if container.kind == "main"]
     serving = [
         container

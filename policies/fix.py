@@ -258,9 +258,9 @@ def _level(line: str) -> tuple[int, bool]:
 def _shifted(lines: Iterable[str], shifts: dict[tuple[int, bool], int]) -> list[str]:
     """Return lines with an adjusted indentation.
 
-    A line that is indented more than the line before it is shifted by the same amount as that line.
-    Any other line is shifted by the same amount as the last line at its level. `shifts` contains
-    the amounts for the levels of earlier lines.
+    If a line is indented more than the previous line, both are shifted by the same amount. Any
+    other line is shifted by the same amount as the last line at its level. `shifts` contains the
+    amounts for the levels of earlier lines.
     """
     result: list[str] = []
     last, shift = None, 0

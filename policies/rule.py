@@ -5,8 +5,8 @@ Rules do not depend on where manifests define their pods. A rule has one of five
 - `pod_rule`: called for every pod specification, regardless of its path;
 - `workload_rule`: called for every resource that runs pods;
 - `resource_rule`: called for every resource;
-- `release_rule`: called for every resource that deploys objects that rules cannot see, such as a
-  Helm release;
+- `release_rule`: called for every resource, such as a Helm release, that deploys objects that are
+  hidden from rules;
 - `stack_rule`: called once with all resources of the stack.
 
 Rule modules import the decorators and types for rules from here. This module is independent of

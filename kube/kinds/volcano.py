@@ -96,7 +96,7 @@ def template_name(run: str, step: str) -> str:
 
 
 ATTEMPT_FAILED: Final = 64
-"""Exit code (EX_USAGE) of the program that starts a scheduled run, if that run fails."""
+"""Exit code (EX_USAGE) of the program for scheduled runs if a run cannot be started or fails."""
 
 
 def attempt_name(run: str, job: str) -> str:

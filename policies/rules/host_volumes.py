@@ -1,4 +1,4 @@
-"""Rule about volumes that are declared outside of pods and expose files of the node."""
+"""Rule about volumes that are declared outside of pods and expose files on the node."""
 
 from __future__ import annotations
 

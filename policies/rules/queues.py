@@ -201,7 +201,7 @@ def _or_unlimited(limit: Node) -> Decimal:
     config=QuotaConfig,
 )
 def queue_quota_bounded(resource: Resource, config: QuotaConfig) -> Iterator[Violation]:
-    """A quota that no cluster reaches limits nobody: one team can take every GPU."""
+    """A quota larger than the cluster has no effect: one team can take every GPU."""
     for name, amount in _quotas(resource):
         count = quantity_or_none(amount.value)
         too_large = (

@@ -61,7 +61,7 @@ class SchedulerConfig(SystemsConfig):
 
 BATCH_LABEL: Final = (
     "If a Job with one GPU does not train a model, you can instead give its pods "
-    "the label app.kubernetes.io/component: batch."
+    "the app.kubernetes.io/component: batch label."
 )
 """Remedy for Jobs that do not train a model. By default, Jobs with GPUs are `training`."""
 
@@ -160,7 +160,7 @@ def _ungrouped(workload: Workload, pods: list[Pod]) -> Iterator[Violation]:
         yield Violation(workload.group_policy, "{}: the controller then creates a PodGroup")
     else:
         annotation = pods[0].metadata["annotations"][GROUP_ANNOTATION]
-        yield Violation(annotation, f"the name of a PodGroup, or the label {KUEUE_QUEUE_LABEL}")
+        yield Violation(annotation, f"the name of a PodGroup, or the {KUEUE_QUEUE_LABEL} label")
 
 
 def _is_grouped(workload: Workload, pod: Pod) -> bool:

@@ -51,7 +51,7 @@ def working_containers(pod: Pod, config: TaskConfig) -> list[Container]:
     """Return the containers with processes that exchange tensors through shared memory.
 
     In training pods, these are the containers with GPUs. In other pods, they are the containers
-    with several GPUs. System pods have no such containers.
+    with several GPUs. For system pods, the list is empty.
 
     A Kubeflow TrainingRuntime may leave the GPU requests to the TrainJob. In this case, all main
     containers are returned, except the containers of CPU tasks.
@@ -233,7 +233,7 @@ def _min_size(pod: Pod, config: MountConfig) -> Decimal:
     ),
 )
 def shm_not_from_host(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """All processes of the node share its /dev/shm, and nothing cleans it up."""
+    """All processes on the node share its /dev/shm, and nothing cleans it up."""
     at_shm = {volume.steps for _, volume in volumes_at_shm(pod) if volume is not None}
     at_shm |= {volume.steps for volume in _volumes_with_shm(pod)}
     for volume in pod.volumes.items():

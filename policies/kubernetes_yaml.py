@@ -82,7 +82,7 @@ class BoundedLoader(yaml.CSafeLoader):
 
 
 class Loader(BoundedLoader):
-    """Loader that resolves plain scalars and merges like kubectl, and rejects duplicate keys."""
+    """Loader that reads plain scalars and merge keys like kubectl, and rejects duplicate keys."""
 
     def __init__(self, stream: str | bytes) -> None:
         # Maps the ids of nodes to the nodes, which stay alive, so that no id is reused.

@@ -60,7 +60,7 @@ class TolerationConfig(GpuConfig):
     )
     taint_values: list[str] = Field(
         default=["present", "true"],
-        description="Values of these taints. A toleration must have one of these values, unless "
+        description="Values of the taints. A toleration must have one of these values, unless "
         "its operator is Exists.",
     )
 

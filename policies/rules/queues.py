@@ -62,7 +62,7 @@ class QuotaConfig(GpuConfig):
     config=SystemsConfig,
 )
 def training_queue_named(workload: Workload, config: SystemsConfig) -> Iterator[Violation]:
-    """Workloads without a queue count towards no team's share and can use the whole cluster."""
+    """Workloads without a queue bypass the teams' shares and can use the whole cluster."""
     reported = set()
     for pod in training_pods(workload, config):
         queue = _missing_queue(workload, pod, config)

@@ -150,7 +150,7 @@ class ContainerNode(Node):
 
 
 def _image(container: Node, image: Node) -> Node:
-    """Return the name of an image, even if repository and tag are separate fields."""
+    """Return the name of an image, even if the repository and the tag are separate fields."""
     if isinstance(image.value, dict):
         name, tag = image["repository"].text, image["tag"].text or image["version"].text
     elif isinstance(container.value, dict) and "repository" in container.value:

@@ -125,11 +125,11 @@ class RuntimeReference:
     __pydantic_config__: ClassVar = STRICT
 
     kind: str = ""
-    """Path of the referenced kind."""
+    """Path of the referenced object's kind."""
     name: str
-    """Path of the referenced name; it may contain `*`."""
+    """Path of the referenced object's name; it may contain `*`."""
     kind_default: str
-    """Referenced kind if the object does not specify one."""
+    """Kind of the referenced object if the reference does not specify one."""
     nodes: str = ""
     """Path of the number of nodes."""
     nodes_default: str = ""

@@ -7,7 +7,7 @@ import pytest
 
 from tools.environments import ROOT, environment, run
 
-PROGRAMS = ("test_cluster", "test_every_key", "test_stack", "test_training_run", "test_urns")
+PROGRAMS = ("test_cluster", "test_stack", "test_training_run", "test_urns")
 """Unit tests of the stack's program with a mocked engine, and of its objects."""
 
 

@@ -1,4 +1,4 @@
-"""Detection of previews that are incomplete because the API server cannot validate them.
+"""Checks of a preview that need the cluster: whether it can validate the plan, and storage classes.
 
 The provider requests the result of each change from the API server (server-side dry run). It
 silently compares only the manifests if the user is not allowed to create and patch objects, if the
@@ -7,6 +7,7 @@ cluster lacks their kind, or if the API server does not respond.
 
 import json
 import subprocess
+from collections import defaultdict
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, Final
 
@@ -38,7 +39,7 @@ Attributes = Mapping[str, str]
 
 
 def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
-    """Return the reasons why the API server cannot validate a preview; empty if it can.
+    """Return the reasons why the API server cannot validate a preview, and missing storage classes.
 
     Without `dry_run`, only check that the API server responds. If the stack configures no cluster,
     a missing response is not an error but one of the reasons, because kubectl and Pulumi may use
@@ -60,6 +61,7 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         results = _check_access(stack, accesses, options)
         kinds = _external_kinds(configuration) if results else set()
         missing = ", ".join(f"`{name}`" for name in _missing_kinds(stack, kinds, options))
+        claims = _claims_without_class(stack, configuration, options) if results else {}
     except GitopsError as error:
         if cluster:
             raise
@@ -77,7 +79,14 @@ def probe(stack: Stack, *, dry_run: bool = True) -> tuple[str, ...]:
         f"Not validated by the API server: the cluster lacks {missing}. Install the operator "
         "first; otherwise, the update fails.": missing,
     }
-    return tuple(notice for notice, found in notices.items() if found)
+    return (
+        *(notice for notice, found in notices.items() if found),
+        *(
+            f"The cluster has no storage class `{name}`, so the update waits for the claims "
+            f"{names}, and then fails. Correct `storage_class`, or create the class first."
+            for name, names in claims.items()
+        ),
+    )
 
 
 def _unknown_validation(reason: str) -> str:
@@ -234,6 +243,24 @@ def _missing_kinds(stack: Stack, names: Collection[str], options: Sequence[str])
     done = _kubectl(stack, ["api-resources", "--output=name", *options])
     existing = done.stdout.split()
     return sorted({*names}.difference(existing)) if existing else []
+
+
+def _claims_without_class(
+    stack: Stack, configuration: dict[str, Any], options: Sequence[str]
+) -> dict[str, str]:
+    """Map each missing storage class to its claims; empty if the user may not list the classes."""
+    claims: defaultdict[str, list[str]] = defaultdict(list)
+    for name, claim in _mappings(section(configuration, "storage").get("claims")).items():
+        if claim.get("storage_class") is not None:
+            claims[str(claim["storage_class"])].append(f"`{name}`")
+    provided = {*_keys(configuration, "storage", "classes")}
+    if provided.issuperset(claims):
+        return {}
+    done = _kubectl(stack, ["get", "storageclasses", "--output=name", *options])
+    if done.returncode != 0:
+        return {}
+    provided.update(line.rpartition("/")[2] for line in done.stdout.split())
+    return {name: ", ".join(claims[name]) for name in sorted(claims.keys() - provided)}
 
 
 def _kubectl(

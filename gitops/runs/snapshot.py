@@ -170,14 +170,14 @@ class Cluster:
             return _items(done.stdout)
         if _is_forbidden(done):
             return None
-        raise GitopsError(f"cannot list the {arguments[0]}: {_last_line(done)}")
+        raise GitopsError(f"cannot list the {arguments[0]}: {error_of(done)}")
 
     @cached_property
     def _kinds(self) -> list[str]:
         # If an aggregated API is not available, kubectl fails, but prints all other resources.
         done = self._run("api-resources", "--output=name")
         if done.returncode != 0 and not done.stdout:
-            raise GitopsError(f"cannot list the API resources: {_last_line(done)}")
+            raise GitopsError(f"cannot list the API resources: {error_of(done)}")
         known = set(done.stdout.split())
         return [*BUILT_IN_RESOURCES, *(kind for kind in OPTIONAL_RESOURCES if kind in known)]
 
@@ -190,7 +190,7 @@ class Cluster:
             return []
         scope = "the cluster" if self.namespace is None else f"namespace {self.namespace}"
         error = ForbiddenError if is_forbidden else GitopsError
-        raise error(f"cannot list the {kind} of {scope}: {_last_line(done)}")
+        raise error(f"cannot list the {kind} of {scope}: {error_of(done)}")
 
     def _get(self, kinds: str) -> subprocess.CompletedProcess[str]:
         scope = ["--all-namespaces"] if self.namespace is None else ["-n", self.namespace]
@@ -221,18 +221,14 @@ class Cluster:
 
 
 def error_of(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the error that kubectl printed, without the lines that it logged."""
-    return _LOG_LINE.sub("", done.stderr).strip() or "kubectl printed no error"
+    """Return the error that kubectl printed, without logged and repeated lines."""
+    lines = _LOG_LINE.sub("", done.stderr).strip().splitlines()
+    return "\n".join(dict.fromkeys(lines)) or "kubectl printed no error"
 
 
 def _is_forbidden(done: subprocess.CompletedProcess[str]) -> bool:
     # The message of the API server is: Error from server (Forbidden): pods is forbidden
-    return "forbidden" in _last_line(done).lower()
-
-
-def _last_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Return the error that kubectl printed; it may log the error several times."""
-    return (done.stderr.strip().splitlines() or ["kubectl printed no error"])[-1]
+    return "forbidden" in error_of(done).splitlines()[-1].lower()
 
 
 def _items(text: str) -> list[Object]:

@@ -30,6 +30,7 @@ def stack(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Stack:
 def kubectl(folder: Path, answer: str) -> None:
     program = folder / "kubectl"
     kinds = "[ $1 = api-resources ] && { echo jobsets.jobset.x-k8s.io; exit; }"
+    kinds += "\n[ $1 = get ] && { echo storageclass.storage.k8s.io/standard; exit; }"
     files = f'echo "$@" > {folder}/options\n/bin/cat > {folder}/reviews'
     program.write_text(f"#!/bin/sh\n{kinds}\n{files}\n{answer}\n")
     program.chmod(0o755)
@@ -95,6 +96,17 @@ def test_autoscaling_and_monitoring_require_their_operators(stack: Stack) -> Non
     stack.file.write_text(config % "true")
     (missing,) = probe(stack)
     assert "the cluster lacks `scaledobjects.keda.sh`." in missing
+
+
+def test_missing_storage_classes_are_reported(stack: Stack) -> None:
+    stack.file.write_text(
+        "config: {gpu-platform:storage: {classes: {nfs: {}}, claims: {a: {storage_class: nfs}, "
+        "b: {storage_class: standard}, c: {storage_class: efs}, d: {storage_class: efs}}}}"
+    )
+    kubectl(stack.project, answers(True, True))
+    (missing,) = probe(stack)
+    assert missing.startswith("The cluster has no storage class `efs`, so")
+    assert "waits for the claims `c`, `d`, and then fails" in missing
 
 
 def test_missing_right_is_reported(stack: Stack) -> None:

@@ -388,12 +388,15 @@ def test_logs_of_at_most_three_pods_are_read_once_each(
     assert read == ["digits-worker-0", "digits-worker-1"]
 
 
-def test_an_unreachable_cluster_is_reported_in_one_sentence(tmp_path: Path) -> None:
+def test_each_line_of_the_error_of_an_unreachable_cluster_is_reported_once(tmp_path: Path) -> None:
     program = tmp_path / "kubectl"
-    program.write_text("#!/bin/sh\necho noise >&2\necho 'connection refused' >&2\nexit 1\n")
+    login = "echo 'run: aws configure' >&2\n"
+    log = "echo 'E1201 05:16:54.555237    3160 memcache.go:265] Unhandled' >&2\n"
+    program.write_text(f"#!/bin/sh\n{login * 2}{log}echo 'exit code 253' >&2\nexit 1\n")
     program.chmod(0o755)
-    with pytest.raises(GitopsError, match="cannot list the API resources: connection refused"):
+    with pytest.raises(GitopsError) as error:
         read_runs(Cluster([str(program)]), prices.load(), NOW)
+    assert str(error.value) == "cannot list the API resources: run: aws configure\nexit code 253"
 
 
 def test_a_missing_kubectl_is_reported(tmp_path: Path) -> None:

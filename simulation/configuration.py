@@ -127,7 +127,7 @@ def _flag(key: str, value: str, *, override: bool = False) -> dict[str, object]:
 
 
 def _etcd(*, real_nodes: bool) -> dict[str, object]:
-    # With simulated nodes, a loss of data is harmless, so etcd does not flush each write to disk.
+    # With simulated nodes, data loss is harmless, so etcd does not flush each write to disk.
     flags = [] if real_nodes else [_flag("unsafe-no-fsync", "true")]
     return {"name": "etcd", "extraArgs": flags}
 

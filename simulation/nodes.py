@@ -1,4 +1,4 @@
-"""Nodes that exist only in the API server: kwok reports them Ready and simulates their pods."""
+"""Nodes that exist only in the API server: kwok reports them as Ready and simulates their pods."""
 
 import json
 import subprocess

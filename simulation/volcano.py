@@ -51,7 +51,7 @@ def apply_definitions(
 
 
 def _wait_established(command: Sequence[str]) -> None:
-    """Run `kubectl wait` until it succeeds. It fails if a new CRD does not have conditions yet."""
+    """Run `kubectl wait` until it succeeds. It fails if a new CRD has no conditions yet."""
     for _ in range(_ATTEMPTS - 1):
         if subprocess.run(command, capture_output=True).returncode == 0:
             return
@@ -134,7 +134,7 @@ class Webhooks:
 
 
 def minor_version(version: str) -> str:
-    """Return the major and minor number of a version, such as 1.10 for v1.10.0."""
+    """Return the major and minor numbers of a version, such as 1.10 for v1.10.0."""
     return ".".join(version.removeprefix("v").split(".")[:2])
 
 
@@ -147,7 +147,7 @@ def scheduler_program(binaries: Path, version: str) -> Path:
 def volcano_services(
     kubeconfig: Path, binaries: Path, configuration: Path, sockets: Path, version: str = ""
 ) -> list[Service]:
-    """Return the scheduler and the controllers, which have one replica and no leader election.
+    """Return the scheduler and the controllers, each with one replica and no leader election.
 
     The scheduler receives additional flags, one per line, from the file `FLAGS` next to its
     configuration.

@@ -50,7 +50,7 @@ def main() -> int:
 def _step(controller: Controller) -> bool:
     """Take a step, and return whether the next one should follow immediately.
 
-    An outage of the API server or of the claim only delays the step.
+    If the API server or the claim is unavailable, the step is only delayed.
     """
     try:
         return controller.step()

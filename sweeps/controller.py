@@ -61,7 +61,7 @@ _PHASES: Final[Mapping[str, Phase]] = {
     "Failed": "failed",
     "Terminated": "failed",
 }
-"""Maps phases of Volcano Jobs to trial phases. If the Job is in any other phase, the trial is
+"""Maps phases of Volcano Jobs to trial phases. In all other phases of the Job, the trial is
 `placed` if its gang is scheduled, otherwise `waiting`. The phase alone does not show whether the
 gang is scheduled: a Job stays pending until its pods have pulled their images."""
 _SCHEDULED: Final = ("Running", "Unknown", "Completed")
@@ -173,7 +173,7 @@ class Controller:
     def _existing_runs(self, jobs: Mapping[str, Object]) -> dict[str, dict[str, str]]:
         """Map existing runs to their settings (as text), read from the jobs or the exports."""
         runs = {}
-        # `glob` would return nothing if the claim cannot be listed at the moment.
+        # `glob` returns nothing if the claim cannot be listed at the moment.
         for path in self._claim.iterdir():
             if not fnmatchcase(path.name, f"{self._sweep.args.key}-????????"):
                 continue
@@ -207,7 +207,7 @@ class Controller:
                 elif phase == "failed":
                     self._study.fail(run)
             recorded = self._study.trials()[run]
-        # NaN or infinity, the metric of a diverged trial, is worse than any number.
+        # A trial with a NaN or infinite metric has diverged and ranks below all others.
         values = {
             step: self._sign * value if math.isfinite(value) else -math.inf
             for step, value in {**progress, **recorded.intermediate_values}.items()

@@ -44,7 +44,7 @@ class Trial:
 
     @property
     def is_active(self) -> bool:
-        """True if the job of the trial exists, and is neither paused nor finished."""
+        """True if the trial's job exists and is neither paused nor finished."""
         return self.phase in ("waiting", "placed", "pausing")
 
     def occupies_slot(self, rungs: Sequence[int]) -> bool:
@@ -181,7 +181,7 @@ def _best(bounds: Bounds, trials: Sequence[Trial], number: int) -> set[str]:
 
 
 def _fallback(bounds: Bounds, trials: Sequence[Trial]) -> list[Trial]:
-    """Return a list with the best of the paused trials that have reached the highest rung.
+    """Return a list with only the best of the paused trials that have reached the highest rung.
 
     The list is empty if a trial has succeeded. Without this fallback, a sweep could end without a
     result, because no trial is promoted at a rung that fewer than `factor` trials have reached.

@@ -339,7 +339,7 @@ def _remove_incomplete_line(journal: Path) -> None:
 
 
 _MAX_TRIALS: Final = 300
-"""Maximum number of trials in the summary, because annotations are limited to 256 KiB."""
+"""Maximum number of trials in the summary. Annotations are limited to 256 KiB."""
 
 
 def summarize(
@@ -366,7 +366,7 @@ def summarize(
             }
         )
     sign = -1.0 if settings.objective.goal == "maximize" else 1.0
-    # A trial that was trained longer precedes a trial with a better value.
+    # Sort by training length first, then by value.
     rows.sort(key=lambda row: (-row["trained"], row["value"] is None, sign * (row["value"] or 0.0)))
     return {
         "state": state,

@@ -61,8 +61,8 @@ def configure(device: torch.device) -> None:
 def is_channels_last(network: nn.Module, config: TrainingConfig, device: torch.device) -> bool:
     """Return whether 2D convolutions use the channels-last memory format.
 
-    This format makes bf16 training of ResNet-50 1.7 times as fast on an H100. FSDP needs contiguous
-    weights, so it cannot use this format.
+    On an H100, this format speeds up bf16 training of ResNet-50 by a factor of 1.7. FSDP needs
+    contiguous weights, so it cannot use this format.
     """
     convolutions = any(isinstance(module, nn.Conv2d) for module in network.modules())
     return convolutions and device.type == "cuda" and config.parallel == "ddp"

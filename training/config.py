@@ -203,8 +203,8 @@ class TrainingConfig(TrainingSettings):
     def hang_limit(self) -> float:
         """Number of seconds without progress that count as a hang.
 
-        Unless `hang_timeout` is set, the limit is at least `start_timeout` and `peer_timeout`,
-        because a step may take that long.
+        Unless `hang_timeout` is set, the limit is at least the larger of `start_timeout` and
+        `peer_timeout`, because a step may take that long.
         """
         if "hang_timeout" in self.model_fields_set:
             return self.hang_timeout
@@ -238,7 +238,7 @@ class TrainingConfig(TrainingSettings):
         return {name: written(getattr(self, name)) for name in names}
 
     def tensorflow_problems(self) -> list[str]:
-        """Return a sentence for each setting that the program `examples.tensorflow` rejects."""
+        """Return a sentence for each setting that `examples.tensorflow` rejects."""
         problems = [
             f"{name} is not supported by the TensorFlow program: leave it out"
             for name in sorted(self.model_fields_set - TENSORFLOW_FIELDS)

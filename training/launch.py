@@ -100,7 +100,7 @@ def recorded_exit_codes() -> Iterator[list[int]]:
 def interrupted_code(codes: Sequence[int], number: int) -> int:
     """Combine the exit codes of the processes into one, after signal `number`.
 
-    It is INTERRUPTED or DONE only if every process has saved its state or has finished.
+    The result is INTERRUPTED or DONE only if every process has saved its state or has finished.
     """
     failed = [code for code in codes if code not in (exit_codes.DONE, exit_codes.INTERRUPTED)]
     if failed or not codes:

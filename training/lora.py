@@ -1,4 +1,4 @@
-"""LoRA adapters (arXiv:2106.09685) of the language model `gpt`, in the file format of PEFT.
+"""LoRA adapters (arXiv:2106.09685) of the `gpt` language model, in PEFT's file format.
 
 The peft package itself is not used: it needs transformers, and cannot adapt only part of a layer.
 `gpt` computes queries, keys and values with one layer, whose parts are separate layers in Llama.

@@ -207,7 +207,7 @@ def check_model(
     """
     if not any(each.requires_grad for each in model.parameters()):
         raise ConfigurationError(
-            f"model {config.model} has no parameter to train: set requires_grad of at least one"
+            f"model {config.model} has no parameter to train: set requires_grad on at least one"
         )
     count = min(config.batch_size, 2)
     pixels, targets = data.train.batch(np.resize(np.arange(len(data.train)), count))
@@ -228,7 +228,7 @@ def check_model(
             raise
         except Exception as error:
             raise ConfigurationError(
-                f"model {config.model} cannot compute a batch of shape {list(inputs.shape)}: "
+                f"model {config.model} cannot process a batch of shape {list(inputs.shape)}: "
                 f"{type(error).__name__}: {error}"
             ) from error
         extra = [

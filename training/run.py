@@ -222,5 +222,5 @@ def diverged_error(run: Run, problem: str) -> DivergedError:
         f"{problem} in epoch {run.position.epoch + 1}, at or before step {run.position.step}: "
         f"lower learning_rate (it is {run.config.learning_rate}) or look for wrong values in the "
         "data. The run resumes from its newest checkpoint, whose weights are finite; to go back "
-        f"further, delete the newest directories of {run.directory}/checkpoints"
+        f"further, delete the newest directories in {run.directory}/checkpoints"
     )

@@ -49,7 +49,7 @@ AnyDataset = Annotated[
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 LoraTarget = Literal["q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"]
-"""Linear layers of a Llama model, under the names that PEFT uses."""
+"""Linear layers of a Llama model, by the names that PEFT uses."""
 
 PositiveInt = Annotated[int, Field(ge=1)]
 Length = Annotated[int, Field(ge=1, le=2**53)]
@@ -99,7 +99,7 @@ class TrainingSettings(BaseModel):
     lora_targets: tuple[LoraTarget, ...] = Field(
         default=("q_proj", "v_proj"),
         min_length=1,
-        description="Layers with a LoRA adapter, under their names in a Llama model: "
+        description="Layers with a LoRA adapter, by their names in a Llama model: "
         + ", ".join(get_args(LoraTarget))
         + ".",
     )
@@ -126,8 +126,8 @@ class TrainingSettings(BaseModel):
     written there, and the run resumes from it."""
     run_url: str | None = None
     """Directory of runs in an object store, such as s3://models/runs. Checkpoints are copied to
-    <run_url>/<name of run_dir> in the background, and the export at the end. If run_dir has no
-    intact checkpoint, the run resumes from this copy."""
+    <run_url>/<name of run_dir> in the background; the export is copied at the end. If run_dir has
+    no intact checkpoint, the run resumes from this copy."""
     epochs: PositiveInt = 10
     """Length of the run in passes over the training data. Set at most one of epochs, train_steps,
     train_samples and train_tokens."""

@@ -167,7 +167,7 @@ def step(run: Run, batches: list[LoadedBatch], outputs: ProgressOutputs) -> bool
     if seen < end and is_due(run, config.checkpoint_steps):
         save(run)
     if config.step_delay:
-        # Even a pause of 0 s gives up the core.
+        # Even a sleep of 0 s yields the core.
         time.sleep(config.step_delay)
     if seen < end and is_due(run, config.evaluate_steps):
         return evaluate_now(run, outputs)

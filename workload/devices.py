@@ -19,7 +19,7 @@ def choose_device(name: DeviceName, local_rank: int) -> torch.device:
     visible = torch.cuda.device_count()
     if local_rank >= visible:
         raise ConfigurationError(
-            f"process {local_rank} of this machine needs its own GPU, but the number of visible "
+            f"process {local_rank} on this machine needs its own GPU, but the number of visible "
             f"GPUs is {visible}: start one process per GPU of the node, or set --device=cpu"
         )
     return torch.device("cuda", local_rank)

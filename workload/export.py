@@ -1,4 +1,4 @@
-"""Loading of exports. Every file is verified against the manifest's digest before it is loaded."""
+"""Loading exports. Every file is verified against the manifest's digest before it is loaded."""
 
 import importlib
 import platform

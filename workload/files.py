@@ -129,7 +129,7 @@ def list_tree(directory: Path) -> list[Path]:
     def fail(error: OSError) -> NoReturn:
         raise error
 
-    # `rglob` would skip directories that cannot be listed at the moment.
+    # `rglob` skips directories that cannot be listed at the moment.
     tree = os.walk(directory, onerror=fail)
     return sorted(Path(parent, name) for parent, *names in tree for name in itertools.chain(*names))
 
@@ -203,7 +203,7 @@ def step_of(path: Path) -> int:
 def list_checkpoints(directory: Path) -> list[Path]:
     """Return all checkpoints, oldest first. Raise OSError if the directory cannot be listed."""
     try:
-        # `glob` would return nothing if the directory cannot be listed at the moment.
+        # `glob` returns nothing if the directory cannot be listed at the moment.
         found = [path for path in directory.iterdir() if CHECKPOINT.fullmatch(path.name)]
     except FileNotFoundError:
         return []

@@ -87,7 +87,10 @@ def _parser() -> argparse.ArgumentParser:
         "--image", default="", help="string that identifies the contents of the image"
     )
     parser.add_argument(
-        "--env", action="append", default=[], help="name of a variable that affects the result"
+        "--env",
+        action="append",
+        default=[],
+        help="name of an environment variable that affects the result",
     )
     parser.add_argument(
         "--no-cache", action="store_true", help="do not reuse the results of other runs"

@@ -218,7 +218,7 @@ class Mlflow(Service):
         return {}
 
     def _conclude(self, line: Line) -> None:
-        """If this is the last line, set the run's status, and tags with the result or the error."""
+        """For the last line, set the run's status and add the result or the error as tags."""
         if line.event not in _FINAL_STATUSES:
             return
         for name in ("export", "sha256", "message"):

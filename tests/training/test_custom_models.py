@@ -130,7 +130,7 @@ def test_model_without_trainable_parameters_is_refused(parallel: str, train: Tra
 
 
 def test_batch_norm_with_batches_of_one_sample_is_refused(train: Train) -> None:
-    message = r"cannot compute a batch of shape \[1, 1, 8, 8\]: ValueError: Expected more than 1"
+    message = r"cannot process a batch of shape \[1, 1, 8, 8\]: ValueError: Expected more than 1"
     with pytest.raises(ConfigurationError, match=message):
         train(model=f"{MODELS}:Normalized", batch_size=1)
 

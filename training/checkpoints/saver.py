@@ -1,4 +1,4 @@
-"""Asynchronous saving of checkpoints by all processes of a gang."""
+"""Asynchronous checkpointing by all processes of a gang."""
 
 import functools
 import itertools
@@ -141,7 +141,7 @@ class Saver:
         return any(each.done() and each.exception() is not None for each in self._pending)
 
     def wait(self) -> None:
-        """Wait for pending checkpoints. If saving one failed, raise the error in every process."""
+        """Wait for pending checkpoints. If one was not saved, raise the error in every process."""
         pending, self._pending = self._pending, []
         for each in pending:
             each.result()

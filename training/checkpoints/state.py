@@ -107,7 +107,7 @@ def _resume(run: Run) -> bool:
             _restore(run, path, seal)
             return True
         if run.world.is_rank0:
-            emit(Message(event="warning", message=f"{path} is damaged and skipped: {fault}"))
+            emit(Message(event="warning", message=f"{path} is damaged and was skipped: {fault}"))
     return False
 
 
@@ -229,7 +229,7 @@ def _create_optimizer_state(optimizer: torch.optim.Optimizer) -> None:
 
 
 def _rank_tensors(run: Run) -> Tensors:
-    """Return the state that differs between processes: RNG, loss scale, buffers, loss so far."""
+    """Return the state that differs between processes: RNG, loss scale, buffers and loss sum."""
     scaler = run.model.scaler.state_dict()
     own = {
         "progress": torch.stack([run.loss_sum.cpu(), torch.tensor(run.samples).double()]),

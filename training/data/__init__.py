@@ -1,6 +1,6 @@
-"""Loading of data sets by name.
+"""Loading data sets by name.
 
-Custom data sets are named as `package.module:factory`.
+Custom data sets are written as `package.module:factory`.
 """
 
 from collections.abc import Iterable, Sequence

@@ -209,7 +209,7 @@ def _parser() -> argparse.ArgumentParser:
         prog="python -m training.data",
         description="Prepare data sets for training, and check them.",
         epilog="Exit codes: 0 done, 64 invalid input or a damaged data set, 130 or 143 "
-        "interrupted; any other is a failure, such as a full disk.",
+        "interrupted; any other code means a failure, such as a full disk.",
         allow_abbrev=False,
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
@@ -234,7 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_text(kinds.add_parser(
         "text",
         help="convert text files to tokens (--dataset=tokens)",
-        description="Convert all *.txt, *.jsonl and *.parquet files of a directory to tokens. To "
+        description="Convert all *.txt, *.jsonl and *.parquet files in a directory to tokens. To "
         "train on them, name the target directory `tokens`, pass --dataset=tokens, and pass the "
         "directory that contains the target as --data-dir.",
         allow_abbrev=False,
@@ -301,7 +301,7 @@ def _add_images(parser: argparse.ArgumentParser) -> None:
         "--folder",
         type=Path,
         metavar="DIR",
-        help="directory with one directory of images per class",
+        help="directory with one subdirectory of images per class",
     )
     known = [name for name in IMAGES if name not in ("shards", "synthetic")]
     source.add_argument(
@@ -359,7 +359,7 @@ def _add_text(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     _add_common(
         parser,
-        "share to hold out: of each *.txt file (its end), of the *.jsonl lines and of the "
+        "share to hold out of each *.txt file (its end), of the *.jsonl lines and of the "
         "*.parquet rows",
     )
     parser.set_defaults(run=_text)

@@ -19,7 +19,7 @@ DIGITS_FILE: Final = Path(__file__).with_name("digits.npz")
 16) and `labels` (1797, uint8).
 
 E. Alpaydin and C. Kaynak, UCI Machine Learning Repository, 1998, https://doi.org/10.24432/C50P49,
-CC BY 4.0. The order is shuffled, so that the held-out images come last.
+CC BY 4.0. The images are shuffled, and the held-out images come last.
 """
 DIGITS_HELD_OUT: Final = 360
 """Number of held-out digits (a fifth of all digits). Both parts have the same class

@@ -50,7 +50,10 @@ class Images:
 
 @dataclass(frozen=True)
 class EnlargedImages:
-    """Images that are enlarged on access, because 60,000 images of 3x224x224 would take 9 GB."""
+    """Images that are enlarged on access.
+
+    In memory, 60,000 images of 3x224x224 would take 9 GB.
+    """
 
     samples: Samples
     shape: Shape

@@ -228,9 +228,9 @@ def verify(
 ) -> None:
     """Compare the sizes and the SHA-256 digests of files with the manifest.
 
-    Files that have not changed since they were last verified are not read again. Without a
-    `verification`, nothing is compared. Raise DataError if a file differs; the message names the
-    first one.
+    Files that have not changed since they were last verified are not read again. If `verification`
+    is None, nothing is compared. Raise DataError if a file differs; the message names the first
+    one.
     """
     if verification is None:
         return

@@ -44,7 +44,7 @@ def require_available(path: Path, error: Exception) -> None:
 def require_readable(path: Path, error: Exception) -> None:
     """Raise DataError if `error` means that a file cannot be read, not that its content is damaged.
 
-    For damaged files, decoders raise errors without an errno, or EINVAL for a wrong position. A
+    For damaged files, decoders raise errors without an errno, or EINVAL for an invalid position. A
     file that no longer exists counts as damaged.
     """
     if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL, errno.ENOENT):

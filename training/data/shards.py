@@ -1,8 +1,8 @@
 """Labeled images in WebDataset tar files: NUMBER.png or .jpg, and NUMBER.cls.
 
 The webdataset package reads shards as streams. Here, an index next to the shards allows random
-access, so that an interrupted run resumes exactly, with any number of processes, and sees each
-sample once per epoch. The tar files are not unpacked.
+access. An interrupted run therefore resumes at the same sample, even with a different number of
+processes, and sees each sample once per epoch. The tar files are not unpacked.
 """
 
 import tarfile
@@ -171,7 +171,7 @@ def scan(path: Path, number: int) -> NDArray[np.int64]:
         with tarfile.open(path, "r:") as shard:
             members = shard.getmembers()
             if len(members) % 2:
-                raise ValueError(f"{members[-1].name} has no image or no label")
+                raise ValueError(f"{members[-1].name} lacks its image or its label")
             for image, label in zip(members[::2], members[1::2], strict=True):
                 rows.append((number, image.offset_data, image.size, _label(shard, image, label)))
     except (OSError, tarfile.TarError, ValueError) as error:

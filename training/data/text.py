@@ -119,7 +119,7 @@ class Windows:
             first = (indices[mine] - begin) * self._context
             stream = self._streams[number]
             found[mine] = stream.tokens()[first[:, None] + np.arange(self._context + 1)]
-            # On a GPU, a token out of range would cause a crash without a useful message.
+            # On a GPU, an out-of-range token would cause a crash without a useful message.
             if found[mine].max() >= self._outputs:
                 raise DataError(f"{stream.path} has a token above {self._outputs - 1}")
         return found[:, :-1], found[:, 1:]

@@ -82,7 +82,7 @@ def write_export(
         except ExportError as error:
             # The export is complete even without this directory.
             shutil.rmtree(directory / HUGGINGFACE_DIRECTORY, ignore_errors=True)
-            message = f"{HUGGINGFACE_DIRECTORY} is not exported: {error}"
+            message = f"{HUGGINGFACE_DIRECTORY} could not be exported: {error}"
             emit(Message(event="warning", message=message))
         beat()
     artifacts: tuple[Artifact, ...] = ()

@@ -35,7 +35,10 @@ TIMING_SECONDS: Final = 3.0
 
 
 def time_both(one: nn.Module, other: nn.Module, inputs: Tensor) -> tuple[float, float]:
-    """Return the median time (s) of each model. Runs alternate, so load affects both equally."""
+    """Return the median time (s) of each model.
+
+    Runs alternate, so system load affects both models equally.
+    """
     seconds: tuple[list[float], list[float]] = ([], [])
     begin = time.perf_counter()
     with torch.no_grad():
@@ -137,7 +140,7 @@ ARTIFACT_FILES: Final = {
 class Source:
     """Source of all artifacts: the model, its weights file and samples.
 
-    `model` is on the CPU in evaluation mode. `samples` are training inputs on the CPU; static
+    `model` is on the CPU and in evaluation mode. `samples` are training inputs on the CPU; static
     quantization is calibrated on all of them.
     """
 
@@ -188,7 +191,7 @@ def make_artifacts(
                 raise
             path.unlink(missing_ok=True)
             skipped.append(setting)
-            message = f"{setting}: {path.name} is not exported: {_one_line(error)}"
+            message = f"{setting}: {path.name} could not be exported: {_one_line(error)}"
             emit(Message(event="warning", message=message))
     heartbeat()
     return tuple(artifacts), tuple(skipped)

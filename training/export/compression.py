@@ -87,7 +87,7 @@ def check_quantization(method: Method | Literal["none"]) -> None:
     except ImportError as error:
         raise ConfigurationError(
             f"quantize {method} needs the torchao package, which cannot be imported ({error}): "
-            "install it into the image, or set quantize to none"
+            "install it in the image, or set quantize to none"
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""Conversion between the language model `gpt` and Hugging Face directories of Llama models.
+"""Conversion between the `gpt` language model and Hugging Face directories of Llama models.
 
 The model is equivalent to Llama: it has the same norms, rotary embeddings, SwiGLU and tied
 embeddings. vLLM, transformers and other programs that support Llama can load such a

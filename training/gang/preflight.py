@@ -169,8 +169,8 @@ def check_free_space(run_dir: Path, state_bytes: int, keep: int, best: bool) -> 
     if available + existing < needed:
         raise ConfigurationError(
             f"run_dir {run_dir} has {_format_bytes(available)} free"
-            + (f" and checkpoints of {_format_bytes(existing)}" if existing else "")
-            + f", but {count} checkpoints of {_format_bytes(state_bytes)} will exist at once: "
+            + (f" and {_format_bytes(existing)} in existing checkpoints" if existing else "")
+            + f", but {count} checkpoints of {_format_bytes(state_bytes)} each will exist at once: "
             "decrease keep_checkpoints, set keep_best to false, or choose a larger volume"
         )
 

@@ -105,9 +105,9 @@ def _check_single_process(environment: Mapping[str, str]) -> None:
     index = environment.get(INDEXED.rank, "0")
     if index != "0":
         raise ConfigurationError(
-            f"{INDEXED.rank} is {index}, but WORLD_SIZE is missing: set it to the number of pods, "
-            "with MASTER_ADDR and MASTER_PORT, or set RANK to 0 and WORLD_SIZE to 1 if every pod "
-            "is a separate run"
+            f"{INDEXED.rank} is {index}, but WORLD_SIZE is missing: set it to the number of pods "
+            "and also set MASTER_ADDR and MASTER_PORT; if every pod is a separate run, set RANK to "
+            "0 and WORLD_SIZE to 1 instead"
         )
     if "ACCELERATE_MIXED_PRECISION" in environment and "MASTER_ADDR" in environment:
         raise ConfigurationError(

@@ -153,7 +153,7 @@ class Metrics(contextlib.ExitStack):
                 busy.set_function(lambda: _utilization(device))
 
     def serve(self, config: TrainingConfig, world: World, device: torch.device) -> None:
-        """Serve the metrics at `metrics_port` until exit, in the first process of a node only."""
+        """Serve the metrics on `metrics_port` until exit, only in the first process of a node."""
         if not config.metrics_port or world.local_rank:
             return
         try:

@@ -149,7 +149,7 @@ def main(arguments: list[str]) -> None:
 
 
 def parse(arguments: list[str]) -> tuple[argparse.Namespace, list[str]]:
-    """Return this program's options, and those of torchtitan."""
+    """Return this program's options and torchtitan's."""
     parser = argparse.ArgumentParser(
         prog="python -m training.titan",
         add_help=False,
@@ -223,7 +223,7 @@ def collect(written: Path, assets: Path, target: Path) -> None:
     written.rmdir()
     weights = target / HUGGING_FACE
     if is_directory(weights) and is_directory(assets):
-        # `glob` would return nothing if the directory cannot be listed at the moment.
+        # `glob` returns nothing if the directory cannot be listed at the moment.
         for path in sorted(assets.iterdir()):
             if path.suffix in {".json", ".model", ".txt", ".jinja"} and "index" not in path.name:
                 shutil.copyfile(path, weights / path.name)

@@ -1,4 +1,4 @@
-"""Construction of models: this project's models, and custom models (`package.module:factory`)."""
+"""Construction of this project's models and of custom models (`package.module:factory`)."""
 
 import importlib
 import inspect

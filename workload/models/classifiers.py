@@ -6,7 +6,7 @@ from torch.nn import functional
 
 
 class DigitsNet(nn.Module):
-    """Two small convolutions for 8x8 digits; trains on a CPU within seconds."""
+    """Two small convolutions for 8x8 digits; the network trains on a CPU within seconds."""
 
     def __init__(self, classes: int = 10) -> None:
         super().__init__()

@@ -252,7 +252,7 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE) -> Me
     [
         ([member("1.pickle"), member("1.cls")], "members 1.pickle and 1.cls are not an image"),
         ([member("1.png"), member("2.cls")], "members 1.png and 2.cls are not"),
-        ([member("1.png")], "is not a shard of images: 1.png has no image or no label"),
+        ([member("1.png")], "is not a shard of images: 1.png lacks its image or its label"),
         ([member("1.png"), member("1.cls", b"cat")], "invalid literal"),
         ([member("1.png"), member("1.cls", b"1" * 99)], "1.cls is not a regular file"),
         ([member("1.png", kind=tarfile.SYMTYPE), member("1.cls", b"1")], "is not a regular file"),

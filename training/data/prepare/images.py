@@ -259,7 +259,7 @@ def prepare_images(
                 )
         if empty := _missing_classes(source.classes, labels):
             raise DataError(
-                f"all images of {empty} are dropped (of all classes: "
+                f"all images of {empty} were dropped (total over all classes: "
                 f"{_format_counts(dropped)}): add images, change --min-size, or remove the "
                 "directories"
             )

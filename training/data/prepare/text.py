@@ -193,8 +193,8 @@ def prepare_text(
 ) -> TokensManifest:
     """Write the tokens of all texts below `directory` (see `texts`) to `target`.
 
-    The written files have at most `limit` bytes each. `held_out` is the share to hold out: the end
-    of each *.txt file, and this share of the *.jsonl lines and *.parquet rows. `field` names the
+    The written files have at most `limit` bytes each. `held_out` is the share to hold out of
+    each *.txt file (its end), of the *.jsonl lines and of the *.parquet rows. `field` names the
     field or column that contains the text. If an earlier run of the same command was interrupted
     while it published its files, publish only the remaining files, unless `force` is set. Raise
     DataError if there is no text for training or for the held-out set, or if `target` is not empty
@@ -262,7 +262,7 @@ def _held_out_offset(text: bytes, held_out: float, is_file: bool) -> int:
 def _distinct_texts(
     paths: list[Path], field: str, minimum: int, dropped: Counter[str], report: Report
 ) -> Iterator[tuple[bytes, bool]]:
-    """Yield each distinct text that is UTF-8 and long enough, and whether it is a whole file.
+    """Yield each distinct text that is valid UTF-8 and long enough, and whether it is a whole file.
 
     All other texts are counted as dropped.
     """

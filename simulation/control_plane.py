@@ -99,9 +99,9 @@ class ControlPlane:
     def on_exit(self, pid: int) -> None:
         """Restart components that are down. Call this method for every exited process.
 
-        This method does not wait for kwokctl. Only one kwokctl process runs at a time,
-        because two could start the same component. The component's second process would exit,
-        because the port is in use, but kwokctl might have recorded its process ID.
+        This method does not wait for kwokctl. Only one kwokctl process runs at a time, because two
+        could start the same component. The second process of that component would exit, because
+        the port is already in use, but kwokctl might have recorded its process ID.
         """
         is_kwokctl = pid == self._kwokctl_pid
         if is_kwokctl:

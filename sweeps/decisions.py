@@ -116,7 +116,7 @@ def is_complete(bounds: Bounds, trials: Sequence[Trial], *, exhausted: bool = Fa
 
 
 def is_over(trials: Sequence[Trial], *, complete: bool, spent: bool) -> bool:
-    """Return whether the sweep is over: complete, or all trials are permanently paused."""
+    """Return whether the sweep is complete or all trials are permanently paused."""
     return complete or (spent and not any(trial.is_active for trial in trials))
 
 

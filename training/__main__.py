@@ -97,7 +97,7 @@ PROGRAM_ERRORS: Final = (
 )  # fmt: skip
 """Exceptions that indicate an error in the program or in user code, such as a custom model.
 
-A restart would repeat the error.
+The error would recur after a restart.
 """
 
 DEVICE_ASSERTION: Final = "device-side assert"

@@ -48,9 +48,9 @@ class Objective:
     def check(self, logits: Tensor, targets: Tensor) -> None:
         """Call the loss and all metrics once.
 
-        Raise ConfigurationError for errors that every restart would repeat: an exception, a result
-        of the wrong shape or on a different device, a change to the logits or targets, or a loss
-        that does not depend on the logits.
+        Raise ConfigurationError for errors that would recur after every restart: an exception, a
+        result of the wrong shape or on a different device, a change to the logits or targets, or a
+        loss that does not depend on the logits.
         """
         with torch.enable_grad():
             logits = logits.detach().float().requires_grad_()

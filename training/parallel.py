@@ -201,9 +201,9 @@ def check_model(
 ) -> None:
     """Compute the loss of a small batch with an unwrapped model, without modifying the model.
 
-    The batch has two samples, because batch norm may not support a single one; if `batch_size` is
-    1, the batch has one sample. Raise ConfigurationError for errors in the user's code, which every
-    restart would repeat.
+    The batch has two samples (one if `batch_size` is 1), because batch norm may not support a
+    single sample. Raise ConfigurationError for errors in the user's code, which would recur after
+    every restart.
     """
     if not any(each.requires_grad for each in model.parameters()):
         raise ConfigurationError(

@@ -35,7 +35,7 @@ Restart from the last checkpoint (EX_PROTOCOL).
 
 
 class FatalError(Exception):
-    """An error that every restart would repeat. `workload.run` then exits with BAD_INPUT."""
+    """An error that would recur after every restart. `workload.run` then exits with BAD_INPUT."""
 
 
 def exit_process(code: int, immediately: bool = True) -> NoReturn:

@@ -91,7 +91,7 @@ class StepManifest(BaseModel):
 class Value:
     """Value of an input: the text that replaces its placeholder, and the digest of its content.
 
-    For a parameter or metric, `digest` is not a hash, but contains the text itself. `element` is
+    For a parameter or metric, `digest` contains the text itself instead of a hash. `element` is
     the JSON that represents the value in a list.
     """
 

@@ -2,9 +2,9 @@
 
 The program evaluates the step's conditions, replaces `$(inputs.…)` and `$(outputs.…)` in the
 command and in environment variables, and runs the command. A step is skipped if a preceding step
-was skipped, or if a condition on the metrics of the exported model is false. If a result for the
-same image, command, environment variables and inputs exists, a step with outputs reuses it and does
-not run. Volcano counts a step as succeeded if it is skipped or reuses a result.
+was skipped, or if a condition on the metrics of the exported model is false. If there is already a
+result for the same image, command, environment variables and inputs, a step with outputs reuses it
+and does not run. Volcano counts a step as succeeded if it is skipped or reuses a result.
 """
 
 import argparse

@@ -115,7 +115,7 @@ def load_custom(name: str, directory: Path, shape: tuple[int, ...] | None) -> Da
 
     `shape` is the input shape of the model, or None if it is not fixed. Only uint8 images with
     three dimensions may have a different shape. Raise ConfigurationError or DataError for errors
-    that every restart would repeat.
+    that would recur after every restart.
     """
     source = f"dataset {name}"
     factory = find(source, name)

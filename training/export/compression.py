@@ -42,12 +42,12 @@ def pruned(model: nn.Module, share: float) -> nn.Module:
 
     `share` is the fraction of the weights of these layers to prune. The weights of all layers are
     ranked together (magnitude pruning, Han et al. 2015, arXiv:1506.02626). Biases and norms are not
-    pruned. Raise ValueError if the model has no linear layer and no convolution.
+    pruned. Raise ValueError if the model has neither linear layers nor convolutions.
     """
     result = copy.deepcopy(model)
     weights = _prunable_weights(result)
     if not weights:
-        raise ValueError("the model has no linear layer and no convolution")
+        raise ValueError("the model has neither linear layers nor convolutions")
     prune.global_unstructured(weights, pruning_method=prune.L1Unstructured, amount=share)
     for module, name in weights:
         prune.remove(module, name)  # type: ignore[no-untyped-call]

@@ -77,7 +77,7 @@ DURATION_BUCKETS: Final = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100
 
 
 class Metrics(contextlib.ExitStack):
-    """Metrics of one process. They are always updated, and served once `serve` has been called.
+    """Metrics of one process. They are always updated, but served only after a call to `serve`.
 
     Loss and gradient norm stay on the device until they are scraped, because copying them at every
     step would stall a GPU.

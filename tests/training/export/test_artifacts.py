@@ -149,7 +149,7 @@ def test_artifact_whose_outputs_differ_from_the_model_is_not_listed(
             {"quantize": "dynamic"},
             "quantize dynamic changes linear layers, but this model has",
         ),
-        ({"prune": 0.5}, "prune 0.5: .* has no linear layer and no convolution"),
+        ({"prune": 0.5}, "prune 0.5: .* has neither linear layers nor convolutions"),
     ],
 )
 def test_failed_artifact_is_reported_and_others_are_kept(

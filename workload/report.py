@@ -36,7 +36,7 @@ _terminals: list["Terminal"] = []
 
 
 class Listener(Protocol):
-    """Receiver of copies of this process's progress lines."""
+    """Object that receives a copy of each progress line of this process."""
 
     def receive(self, content: Mapping[str, object]) -> None:
         """Receive the fields of a line."""

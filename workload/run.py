@@ -57,7 +57,7 @@ def _rank() -> int:
 
 
 def _picklable(error: Exception) -> Exception:
-    """Return an error that every process can raise, with its rank and traceback as a note."""
+    """Return an error that every process can raise, with the rank and the traceback as a note."""
     trace = "".join(traceback.format_exception(error))
     try:
         pickle.loads(pickle.dumps(error))  # noqa: S301 - data from this process

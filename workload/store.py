@@ -37,7 +37,7 @@ class DamagedError(ValueError):
 
 
 def connect(url: str) -> "ObjectStore":
-    """Return the store of a URL; raise ValueError or an obstore error if the URL is invalid."""
+    """Return the store for a URL; raise ValueError or an obstore error if the URL is invalid."""
     from obstore.store import from_url
 
     # A large transfer may take a long time, but must not stall.

@@ -1,4 +1,4 @@
-"""Process groups of a gang, and operations that wait for all its processes."""
+"""Process groups of a gang, and operations that wait for all of its processes."""
 
 import contextlib
 import os
@@ -66,7 +66,7 @@ def joined(world: World, device: torch.device, timeout: float) -> Iterator[None]
 
 
 def _store(world: World, timeout: timedelta) -> Store:
-    """Return a connection to the rendezvous store, which runs in rank 0 or in torchrun's agent.
+    """Return a connection to the rendezvous store, hosted by rank 0 or by torchrun's agent.
 
     The address is explicit because not every launcher sets the variables that `env://` reads.
 

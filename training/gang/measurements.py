@@ -51,8 +51,8 @@ class Measurement:
     difference: float = 0
     lower_is_better: bool = False
     between_nodes: bool = False
-    """True if data is exchanged between nodes. Then only processes with the same index on their
-    nodes are comparable."""
+    """True if data is exchanged between nodes. In this case, only processes with the same index on
+    their nodes are comparable."""
 
     def best(self, values: Sequence[float]) -> float:
         """Return the best of several values of one process."""

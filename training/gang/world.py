@@ -119,7 +119,7 @@ def _check_single_process(environment: Mapping[str, str]) -> None:
 
 @dataclass(frozen=True)
 class World:
-    """Rank of this process: `rank` of `size`, and on its node, `local_rank` of `local_size`.
+    """Rank of this process: `rank` of `size` and, on its node, `local_rank` of `local_size`.
 
     `master` is the address of rank 0 as host:port, or empty for a single process.
     """

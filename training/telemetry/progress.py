@@ -231,7 +231,7 @@ class Throughput:
         self._last = (then + seconds, before)
 
     def since_last(self, done: int) -> dict[str, float]:
-        """Return the values since the previous call. Synchronize the device before the call."""
+        """Return the values since the previous call. Synchronize the device first."""
         now, (then, before) = time.perf_counter(), self._last
         self._last = (now, done)
         rate = (done - before) / max(now - then, 1e-9)

@@ -90,7 +90,9 @@ def from_directory(
     for name in classes:
         # The manifest contains the class names.
         if not is_utf8(name):
-            raise DataError(f"{directory} has a directory {name!r}, which is not UTF-8: rename it")
+            raise DataError(
+                f"{directory} has a directory {name!r} whose name is not UTF-8: rename it"
+            )
     if not files:
         raise DataError(
             f"{directory} has no images: it must contain one directory of images per class"
@@ -161,8 +163,9 @@ def _from_file(
                 return Dropped("too small")
             image.load()
             image.getexif()
-            # Keep only the orientation, which `getexif` has cached: `exif_transpose` would encode
-            # all EXIF data again and fail if some are invalid, and color profiles would be stored.
+            # Keep only the orientation, which `getexif` has cached. Otherwise, `exif_transpose`
+            # would encode all EXIF data again and fail if any of it is invalid, and color profiles
+            # would be stored.
             image.info.clear()
             upright = _to_8_bits(ImageOps.exif_transpose(image), image.format)
             upright = upright.convert("L" if channels == 1 else "RGB")

@@ -30,8 +30,8 @@ def apply_definitions(
     """
     kubectl = [str(binaries / "kubectl"), f"--kubeconfig={kubeconfig}"]
     files = [f"--filename={file}" for file in sorted(definitions.glob("*.yaml"))]
-    # An API server that was killed after accepting the names of a CRD, but before serving the CRD,
-    # serves it only after a change. Therefore, change an annotation.
+    # If an API server was killed after it accepted a CRD's names but before it served the CRD, it
+    # serves the CRD only after the CRD changes. Therefore, change an annotation.
     changed = f"gpu-platform.dev/started={time.time_ns()}"
     commands = [
         ["apply", "--server-side", "--force-conflicts", *files],

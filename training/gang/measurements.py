@@ -84,7 +84,7 @@ class Report:
 
 
 def find_outliers(measure: Callable[[], list[Report]]) -> tuple[list[Report], list[SlowNode]]:
-    """Measure until every outlier has had a normal value once, but at most `ATTEMPTS` times.
+    """Measure until every outlier has had one normal value, but at most `ATTEMPTS` times.
 
     Return the best values, and the outliers that remain. `measure` returns the reports of all ranks
     in order, and must return the same list on every rank.
@@ -202,7 +202,7 @@ def check_gang(
     `beat` is called before each attempt.
     """
     # On GPUs, the measurements are off by default: they use memory that the run needs, and they are
-    # untested on several GPUs.
+    # untested on multiple GPUs.
     automatic = "off" if device.type == "cuda" else "report"
     mode = automatic if config.preflight == "auto" else config.preflight
     if mode == "off" or world.size < MIN_RANKS:

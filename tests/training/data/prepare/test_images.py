@@ -273,7 +273,7 @@ def test_a_class_whose_images_are_all_dropped_is_rejected(
     (tmp_path / "pictures/thumbnails").mkdir()
     Image.new("RGB", (8, 8)).save(tmp_path / "pictures/thumbnails/1.png")
     assert prepare(tmp_path / "pictures", tmp_path / "shards") == exit_codes.BAD_INPUT
-    assert "all images of 'thumbnails' are dropped" in capsys.readouterr().err
+    assert "all images of 'thumbnails' were dropped" in capsys.readouterr().err
     assert not (tmp_path / "shards").exists()
 
 

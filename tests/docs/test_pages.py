@@ -176,6 +176,7 @@ THIRD_PARTY_MESSAGES = {
     'no matches for kind "…"': "Kubernetes",
     'namespaces "…" not found': "Kubernetes",
     'volume "…" already bound to a different claim': "Kubernetes",
+    'storageclass.storage.k8s.io "…" not found': "Kubernetes",
     "Timeout occurred polling for '…'": "Pulumi",
     "unable to get cluster state": "Pulumi",
     "ResourceRegistrationFailed": "Pulumi",

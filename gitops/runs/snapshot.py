@@ -21,7 +21,13 @@ from kube.quantities import quantity_or_none
 Object = Mapping[str, Any]
 
 _JOBS: Final = {(resource.group, resource.kind): resource.name for resource in RESOURCES}
-BUILT_IN_RESOURCES: Final = ("pods", "events", "nodes", "priorityclasses.scheduling.k8s.io")
+BUILT_IN_RESOURCES: Final = (
+    "pods",
+    "events",
+    "nodes",
+    "persistentvolumeclaims",
+    "priorityclasses.scheduling.k8s.io",
+)
 """API resources that every cluster has."""
 OPTIONAL_RESOURCES: Final = (
     *_JOBS.values(),

@@ -4,7 +4,7 @@ import json
 import re
 import shlex
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -233,11 +233,15 @@ def _reasons(
         computed.append(f"the API server rejects pods of the job: {rejection_text}")
     elif stall_message and (pods or not computed):
         computed.append(stall_message)
-    elif snapshot.shows_usage and starting and missing and not computed and not unavailable:
-        others = {queue_of(other) for other in snapshot.all("PodGroup")} - {queue}
+    elif not computed:
+        computed += _unbound_claims(snapshot, pods)
+    # If the other queues have no jobs, the queue's share is the whole cluster.
+    others = _queues_in_use(snapshot) - {queue}
+    has_room = snapshot.shows_usage and starting and missing and not computed and not unavailable
+    if has_room and others:
         computed.append(
             f"the cluster has free capacity, but queue {queue} has used its share; "
-            f"other queues with jobs: {', '.join(sorted(others)) or 'none'}"
+            f"other queues with jobs: {', '.join(sorted(others))}"
         )
     yield from computed
     yield from (f"Volcano: {text}" for text in messages)
@@ -248,16 +252,52 @@ def rejection(snapshot: Snapshot, job: tuple[str, str]) -> str:
 
     `job` is the namespace and name of the job.
     """
-    events = [
-        event
-        for event in snapshot.all("Event")
-        if (event["involvedObject"].get("namespace"), event["involvedObject"].get("name")) == job
-        and event["reason"] == "FailedCreate"
-    ]
-    latest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
-    text = str(latest["message"]) if latest else ""
+    events = (event for event in _events(snapshot, *job) if event["reason"] == "FailedCreate")
+    text = _latest_message(events)
     reason = _REJECTION.search(text)
     return reason[1].replace('\\"', '"') if reason else text
+
+
+def _events(snapshot: Snapshot, namespace: str, name: str) -> Iterator[Object]:
+    """Yield the events of an object, and of objects of other kinds with the same name."""
+    for event in snapshot.all("Event"):
+        involved = event["involvedObject"]
+        if (involved.get("namespace"), involved.get("name")) == (namespace, name):
+            yield event
+
+
+def _latest_message(events: Iterable[Object]) -> str:
+    latest = max(events, key=lambda event: str(event.get("lastTimestamp") or ""), default=None)
+    return str(latest["message"]) if latest else ""
+
+
+def _unbound_claims(snapshot: Snapshot, pods: Iterable[Object]) -> Iterator[str]:
+    """Yield the claims of unscheduled pods that are not bound, each with its latest event."""
+    names = {
+        (pod["metadata"]["namespace"], volume["persistentVolumeClaim"]["claimName"])
+        for pod in pods
+        if not is_scheduled(pod)
+        for volume in pod["spec"].get("volumes", ())
+        if "persistentVolumeClaim" in volume
+    }
+    for namespace, name in sorted(names):
+        claim = snapshot.find("PersistentVolumeClaim", namespace, name)
+        if claim is None or claim.get("status", {}).get("phase") == "Bound":
+            continue
+        events = (
+            event
+            for event in _events(snapshot, namespace, name)
+            if event["involvedObject"].get("kind") == "PersistentVolumeClaim"
+        )
+        yield f"claim {name} is not bound: {_latest_message(events) or 'it has no events'}"
+
+
+def _queues_in_use(snapshot: Snapshot) -> set[str]:
+    return {
+        queue_of(group)
+        for group in snapshot.all("PodGroup")
+        if group.get("status", {}).get("phase") != "Completed"
+    }
 
 
 def _stall_message(snapshot: Snapshot, group: Object) -> str:

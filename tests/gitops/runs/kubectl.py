@@ -25,6 +25,7 @@ KINDS = {
     "pods": "Pod",
     "events": "Event",
     "nodes": "Node",
+    "persistentvolumeclaims": "PersistentVolumeClaim",
     "priorityclasses.scheduling.k8s.io": "PriorityClass",
     "jobs.batch": "batch/v1 Job",
     "jobs.batch.volcano.sh": "batch.volcano.sh/v1alpha1 Job",

@@ -201,6 +201,37 @@ def test_queue_that_has_used_its_share_is_reported() -> None:
     assert any(reason.endswith("language") for reason in found.reasons)
 
 
+def test_share_is_no_reason_if_all_jobs_of_other_queues_are_completed() -> None:
+    others = (queue("language"), group("other", "language", phase="Completed"))
+    found = single_waiting(node(64), queue(), *others, group("late"), pod("late"), pod("late"))
+    assert found.reasons == (f"Volcano: {MISSING}",)
+
+
+def test_unbound_claims_are_reported_with_their_latest_event() -> None:
+    def claim(name: str, phase: str) -> dict[str, Any]:
+        metadata = {"namespace": "ml", "name": name}
+        return {"kind": "PersistentVolumeClaim", "metadata": metadata, "status": {"phase": phase}}
+
+    def event(time: str, message: str, kind: str = "PersistentVolumeClaim") -> dict[str, Any]:
+        involved = {"kind": kind, "namespace": "ml", "name": "data"}
+        times = {"lastTimestamp": f"2026-01-01T00:00:0{time}Z", "involvedObject": involved}
+        return {"kind": "Event", "reason": "ProvisioningFailed", "message": message, **times}
+
+    waits = pod("late")
+    names = ("data", "shared", "quiet", "absent")
+    waits["spec"]["volumes"] = [{"persistentVolumeClaim": {"claimName": name}} for name in names]
+    waits["spec"]["volumes"].append({"emptyDir": {}})
+    claims = (claim("data", "Pending"), claim("shared", "Bound"), claim("quiet", "Pending"))
+    events = (event("2", 'class "nsf" not found'), event("1", "early"), event("3", "x", "Pod"))
+    others = (queue("language"), group("other", "language", min_member=1), pod("other", on="n"))
+    found = single_waiting(node(64), queue(), *others, group("late"), waits, *claims, *events)
+    assert found.reasons == (
+        'claim data is not bound: class "nsf" not found',
+        "claim quiet is not bound: it has no events",
+        f"Volcano: {MISSING}",
+    )
+
+
 def test_pods_not_created_by_volcano_are_reported() -> None:
     late = group("late")
     found, name = single_waiting(node(64), queue(), job("late"), late), late["metadata"]["name"]

@@ -16,7 +16,7 @@ class ApiClient:
     name: str
     namespace: str
     program: str | None = None
-    """Value of the `app.kubernetes.io/name` label. If None, it is `name`."""
+    """Value of the `app.kubernetes.io/name` label. Defaults to `name`."""
     awaited: bool = False
     """True if Pulumi waits until the program's objects are ready."""
 
@@ -197,4 +197,4 @@ TOKEN: Final = Volume(
     path="/var/run/secrets/kubernetes.io/serviceaccount",
     read_only=True,
 )
-"""Volume with the API token, and the other files that Kubernetes mounts next to it by default."""
+"""Volume with the API token and the other files that Kubernetes mounts by default."""

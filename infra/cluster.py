@@ -60,7 +60,7 @@ class Target:
         if settings.render_to is not None:
             rendering = kubernetes.Provider(
                 "cluster",
-                # Unlike `kubeconfig`, the provider does not expand this path.
+                # The provider does not expand this path, although it expands `kubeconfig`.
                 render_yaml_to_directory=expand_home(settings.render_to),
                 kubeconfig=_DEFAULT_KUBECONFIG,
             )
@@ -172,7 +172,7 @@ def _provider(
     in_cluster = settings.context == IN_CLUSTER
     file = settings.kubeconfig
     if file is not None and not in_cluster and not Path(expand_home(file)).exists():
-        # The provider would parse the path as the contents of a kubeconfig.
+        # The provider would parse the path of a missing file as the contents of a kubeconfig.
         raise pulumi.RunError(
             f"gpu-platform:cluster.kubeconfig is {file!r}, but this file does not exist: correct "
             "the path, or remove the setting to use $KUBECONFIG or ~/.kube/config."

@@ -111,7 +111,7 @@ class Component(pulumi.ComponentResource):
         """Create a Kubernetes object as a child.
 
         `references` are the objects that must exist before a webhook accepts the manifest. A
-        namespace survives the destruction of the stack, because others may use it.
+        namespace is kept when the stack is destroyed, because other stacks may use it.
         """
         manifest = without_dry_run(manifest, references) if references else manifest
         options = options or self.options()
@@ -133,10 +133,10 @@ class Component(pulumi.ComponentResource):
 
 
 def _belongs_to_one_stack(manifest: Manifest) -> bool:
-    """Return whether no other stack may manage the object. An update adopts existing namespaces.
+    """Return True if only one stack may manage the object.
 
-    The quotas and limits represent their namespace, because they are created before all other
-    objects in it, and do not outlive the stack.
+    Stacks adopt existing namespaces, so a namespace's quota and limits carry the annotation in its
+    place: they are created before all other objects in the namespace, and deleted with the stack.
     """
     metadata = manifest["metadata"]
     if PATCH_FORCE_ANNOTATION in (metadata.get("annotations") or {}):

@@ -59,7 +59,7 @@ class FailureRecorder(Component):
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None
     ) -> None:
-        # The stack has already validated its settings, but other Pulumi programs may not have.
+        # The stack has already validated its settings. Other Pulumi programs may not have done so.
         for key in args.recorder.claims:
             if key not in args.claims:
                 raise pulumi.RunError(

@@ -24,9 +24,9 @@ from kube.names import MONITORING_GROUP, WORKLOAD_LABEL
 class MonitoringArgs:
     """Monitoring settings and the namespaces to scrape.
 
-    `ports` are the metrics ports of workloads. `servers` maps the services and canaries that do
-    not use this project's server to their runtimes. `rollback_seconds` are the intervals (s) at
-    which canaries are evaluated. `rendering` is True if manifests are rendered without a cluster.
+    `ports` are the metrics ports of workloads. `servers` maps each service or canary that runs a
+    third-party server to its runtime. `rollback_seconds` are the intervals (s) at which canaries
+    are evaluated. `rendering` is True if manifests are rendered without a cluster.
     """
 
     monitoring: MonitoringSettings
@@ -151,7 +151,7 @@ def _serving_seconds(args: MonitoringArgs) -> int:
 def _config_map(args: MonitoringArgs) -> Manifest:
     """Return the ConfigMap for a Prometheus server without the operator.
 
-    The ConfigMap is in Prometheus' namespace, because pods can mount only ConfigMaps of their own
+    The ConfigMap is in Prometheus' namespace, because pods can mount only ConfigMaps in their own
     namespace.
     """
     configs = [

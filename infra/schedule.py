@@ -28,7 +28,7 @@ def schedule_objects(
     isolated: bool,
     pull_secret: str | None,
 ) -> list[Manifest]:
-    """Return the objects that start runs from the gang's templates, in the order of creation."""
+    """Return, in the order of creation, the objects that start runs from the gang's templates."""
     client = ApiClient(name=f"{key}-{PROGRAM}", namespace=gang.namespace, program=PROGRAM)
     steps = {TRAINING_STEP: list(gang.after)} | {each.name: [*each.after] for each in gang.steps}
     plan = json.dumps({"run": gang.name, "steps": steps})

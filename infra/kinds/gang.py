@@ -26,7 +26,7 @@ class Step:
     pod: Pod
     after: Sequence[str] = ()
     retries: int | None = None
-    """Maximum number of retries. None uses the gang's maximum."""
+    """Maximum number of retries. If None, the gang's maximum applies."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,7 +63,7 @@ class Gang:
     wrapper: Sequence[str] = ()
     """Prefix of the training command: a program that reads the inputs and executes the command."""
     is_flow: bool = False
-    """True if a JobFlow must start training even if there are no steps."""
+    """True if a JobFlow must start training even without steps."""
     notebook: NotebookSettings | None = None
 
     @property

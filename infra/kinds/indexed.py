@@ -1,7 +1,7 @@
 """The `indexed` kind: a Kubernetes Indexed Job whose pods Volcano schedules as a gang.
 
 The stack creates the gang's PodGroup. The PodGroup that Volcano creates for each Job is not used,
-because in releases before 1.11, its minimum is always one pod.
+because its minimum is always one pod in releases before 1.11.
 """
 
 from collections.abc import Collection

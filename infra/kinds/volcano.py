@@ -25,9 +25,9 @@ COMPLETE_JOB_POLICIES: Final = [{"event": "TaskCompleted", "action": "CompleteJo
 job, they would complete it when any task succeeds."""
 
 _TASK_RETRIES: Final = 3
-"""Volcano's default for a task's `maxRetry`, set explicitly. Otherwise, the mutating webhook adds
-the field when the job is created. Applying the same manifest again would then remove the field, but
-the validating webhook rejects this change."""
+"""Volcano's default for a task's `maxRetry`, set explicitly. Otherwise, the mutating webhook would
+add the field when the job is created. Applying the same manifest again would then remove the field,
+and the validating webhook would reject this change."""
 
 _PYTORCH_PLUGINS: Final = {
     "pytorch": ["--master=master", "--worker=worker", f"--port={RENDEZVOUS_PORT}"],
@@ -79,7 +79,7 @@ def build_plain(gang: Gang) -> list[Manifest]:
 
 
 def build_tensorflow(gang: Gang) -> list[Manifest]:
-    """Return the objects of a run whose TF_CONFIG the `tensorflow` plugin sets.
+    """Return the objects of a run with the `tensorflow` plugin, which sets TF_CONFIG.
 
     TF_CONFIG contains the addresses of all workers and the index of the worker in this pod.
 

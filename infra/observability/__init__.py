@@ -1,1 +1,1 @@
-"""Pure builders of scrape configurations, recording rules, alerts and dashboards."""
+"""Pure functions that build scrape configurations, recording rules, alerts and dashboards."""

@@ -137,9 +137,9 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
             name="GpuXidError",
             # The exporter reports the last error until it restarts, even if the GPU has since been
             # assigned to another pod. The alert therefore resolves 15 minutes after the value
-            # changed: it compares the value with the newest one that is at least 15 minutes old.
-            # The comparison goes back a day, so that the alert does not fire again after an outage
-            # of Prometheus.
+            # changes: it compares the value with the newest one that is at least 15 minutes old.
+            # The comparison goes back one day, so that the alert does not fire again after a
+            # Prometheus outage.
             expr=f"DCGM_FI_DEV_XID_ERRORS{{{LABELS_HONORED}}} > 0 unless on (Hostname, gpu) "
             f"{_XID} == last_over_time({_XID}[1d:1m] offset 15m)",
             minutes=0,
@@ -164,8 +164,8 @@ def _gpu_alerts(limits: Thresholds) -> list[Alert]:
             minutes=limits.memory_minutes,
             severity="info",
             summary=f"The memory of {_GPU} is nearly full ({_POD})",
-            description="Lower batch_size, or set accumulate, activation_checkpointing or a lower "
-            "precision, before the run fails because the GPU is out of memory.",
+            description="The run may soon fail with an out-of-memory error: lower batch_size, or "
+            "set accumulate, activation_checkpointing or a lower precision.",
         ),
     ]
 
@@ -189,7 +189,7 @@ def _training_alerts(limits: Thresholds) -> list[Alert]:
             severity="critical",
             summary=f"{_RUN} makes no progress",
             description="Read the last log lines of rank 0, then of the other ranks: one rank "
-            "that hangs blocks all ranks. hang_timeout terminates such a run.",
+            "that hangs blocks all ranks. hang_timeout terminates runs that hang.",
         ),
         Alert(
             name="LossNotFinite",

@@ -9,7 +9,7 @@ from grafana_foundation_sdk.models.common import StackingMode
 from grafana_foundation_sdk.models.dashboard import Dashboard, DataSourceRef, VariableRefresh
 
 WIDTH: Final = 24
-"""Number of columns of Grafana's grid."""
+"""Number of columns in Grafana's grid."""
 
 _SOURCE: Final = DataSourceRef(type_val="prometheus", uid="${source}")
 

@@ -103,9 +103,9 @@ def recordings(prices: Mapping[str, float], interval_seconds: int) -> list[Recor
         Recording(
             "gpu_platform:run_goodput",
             # Goodput is relative to the time during which the run's pods had GPUs, because
-            # processes cannot measure image pulls, imports and restarts. The rule counts pods, not
-            # GPUs, because one process per pod serves metrics. The window is 299s, because in
-            # Prometheus 2, a window of 5m includes both ends, and therefore one sample too many.
+            # processes cannot measure image pulls, imports or restarts. The rule counts pods, not
+            # GPUs, because one process per pod serves metrics. The window is 299s, because a window
+            # of 5m includes both ends in Prometheus 2, which is one sample too many.
             'clamp_max(sum by (namespace, run) (increase(training_seconds_total{activity="step"}'
             f"[5m])) / (sum_over_time({_PLACED_PODS}[299s]) * {interval_seconds}), 1)",
         ),

@@ -46,7 +46,7 @@ class Target:
     reads_annotations: bool = False
     """True if annotations of a pod can override the port or path, or disable scraping."""
     interval_seconds: int | None = None
-    """Scrape interval. None uses the default."""
+    """Scrape interval. If None, the default applies."""
 
 
 def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Target]:
@@ -80,7 +80,7 @@ def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Tar
 
 
 def volcano(namespace: str) -> list[Target]:
-    """Return the targets for the scheduler and the controllers, behind the chart's Services.
+    """Return the targets for the scheduler and the controllers, which the chart's Services expose.
 
     Queue series moved from the scheduler to the controllers in Volcano 1.11.
     """

@@ -53,7 +53,7 @@ class ClusterSettings(Settings):
     kubeconfig: str | None = Field(
         default=None,
         min_length=1,
-        description="Path of the kubeconfig file. null uses $KUBECONFIG or ~/.kube/config.",
+        description="Path of the kubeconfig file. Defaults to $KUBECONFIG or ~/.kube/config.",
     )
     render_to: str | None = Field(
         default=None,
@@ -219,7 +219,7 @@ class GpuOperatorSettings(Settings):
     )
     driver_version: _DriverVersion | None = Field(
         default=None,
-        description="Version of the driver. null uses the chart's default.",
+        description="Version of the driver. If null, the chart's default applies.",
     )
     toolkit: bool = Field(
         default=True,
@@ -278,7 +278,7 @@ class GpuSettings(Settings):
     )
     runtime_class: RuntimeClassSettings | None = Field(
         default=None,
-        description="RuntimeClass for pods with GPUs. null uses the node's default runtime.",
+        description="RuntimeClass for pods with GPUs. If null, the node's default runtime is used.",
     )
     node_selector: Labels = Field(
         default={"nvidia.com/gpu.present": "true"}, description="Labels of the GPU nodes."
@@ -298,7 +298,7 @@ class GpuSettings(Settings):
         default=None,
         description="Methods by which the device plugin passes GPUs to containers. `cdi-cri` "
         "requires a container runtime with CDI; containers then keep their GPUs when systemd "
-        "reloads. null uses envvar, which requires NVIDIA's runtime.",
+        "reloads. Defaults to envvar, which requires NVIDIA's runtime.",
     )
     pass_device_specs: bool = Field(
         default=False,
@@ -308,7 +308,7 @@ class GpuSettings(Settings):
     driver_root: AbsolutePath | None = Field(
         default=None,
         description="Directory of the driver on the node, such as /run/nvidia/driver for a "
-        "containerized driver. null uses the root directory, which is mounted only for CDI.",
+        "containerized driver. Defaults to the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
         default=None, description="Time slicing of whole GPUs. If null, pods get whole GPUs."

@@ -88,7 +88,7 @@ class Thresholds(Settings):
         description="Maximum age (min) of the newest checkpoint while training continues.",
     )
     restarts_per_hour: PositiveInt = Field(
-        default=3, description="Maximum number of restarts per hour of a job or server."
+        default=3, description="Maximum number of restarts of a job or server per hour."
     )
     pending_minutes: Minutes = Field(
         default=60, description="Time (min) that a gang must be pending before an alert fires."
@@ -103,9 +103,9 @@ class Thresholds(Settings):
     )
     latency_seconds: Seconds = Field(
         default=1.0,
-        description="Maximum p99 latency (s) of the requests. For services with runtime torch, set "
-        "less than 30: their latency histogram ends at 30 s, so with a higher limit, the alert "
-        "would never fire.",
+        description="Maximum p99 latency (s) of the requests. For services with the torch runtime, "
+        "set a limit below 30: their latency histogram ends at 30 s, so the alert would never fire "
+        "with a higher limit.",
     )
     error_share: Share = Field(
         default=0.01, description="Maximum share of requests that fail with 5xx."

@@ -53,7 +53,7 @@ class NodeHealthSettings(Settings):
     prometheus: HttpUrl | None = Field(
         default=None,
         description="URL of a Prometheus server that scrapes the DCGM exporter, the source of Xid "
-        "errors. null uses only the health reports of the device plugin.",
+        "errors. If null, only the device plugin's health reports are used.",
     )
     xids: list[PositiveInt] = Field(
         default=[48, 64, 74, 79, 95],

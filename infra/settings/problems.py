@@ -71,7 +71,7 @@ def dotted(path: Iterable[str | int]) -> str:
 
 
 def choice(known: Collection[str]) -> str:
-    """Return the advice for an unknown name: the known names, or to declare the name."""
+    """Return the advice for an unknown name: use a known name, or declare the unknown one."""
     return f"use {either(sorted(known))}" if known else "declare it there"
 
 

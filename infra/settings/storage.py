@@ -133,8 +133,9 @@ class ClaimSettings(Settings):
 
     name: DnsLabel | None = Field(
         default=None,
-        description="Name of the claim in the cluster. null uses the key. A new name creates a new "
-        "claim, which needs another `volume`, because a retained claim stays bound to its volume.",
+        description="Name of the claim in the cluster. Defaults to the key. A new name creates a "
+        "new claim, which needs another `volume`, because a retained claim stays bound to its "
+        "volume.",
     )
     size: MemoryQuantity = Field(description="Requested size.")
     access_modes: AccessModes = Field(

@@ -27,7 +27,7 @@ def _cidr(text: str) -> str:
     length: str | None = None
     with suppress(ValueError):
         length = str(ipaddress.ip_network(text).prefixlen)
-    # Python also accepts addresses without a prefix length, netmasks, and IPv6 zone IDs.
+    # Python also accepts netmasks, IPv6 zone IDs, and addresses without a prefix length.
     if text.partition("/")[2] != length or "%" in text:
         raise ValueError("must be an address range such as 10.1.0.0/16 or 10.1.0.5/32")
     return text
@@ -246,11 +246,11 @@ class TenancySettings(Settings):
         default=None,
         min_length=1,
         description="Configuration file of the policy pack for `admission`, relative to the "
-        "project, such as policies/config/prod.json. null uses the defaults of the rules.",
+        "project, such as policies/config/prod.json. If null, the defaults of the rules apply.",
     )
     admission_excluded_namespaces: list[DnsLabel] = Field(
         default=[],
         description="Additional namespaces to which the admission policies do not apply. They "
-        "never apply to kube-system, or to the namespaces that the stack creates for the device "
-        "plugin or GPU Operator, Volcano and monitoring.",
+        "never apply to kube-system, or to the namespaces that the stack creates for Volcano, for "
+        "monitoring, and for the device plugin or GPU Operator.",
     )

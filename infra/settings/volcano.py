@@ -160,7 +160,7 @@ class ControllersSettings(Settings):
     )
 
     def chart_values(self) -> dict[str, Any]:
-        """Return the values for the chart's `custom`. Charts before 1.11 ignore them."""
+        """Return the values for the chart's `custom` key. Charts before 1.11 ignore them."""
         return {
             "controller_kube_api_qps": self.requests_per_second,
             "controller_kube_api_burst": self.burst,
@@ -170,7 +170,7 @@ class ControllersSettings(Settings):
 
 
 OVERRIDE: Final = "scheduler_config_override"
-"""Key in the chart's `custom` that replaces the scheduler's configuration."""
+"""Key in the chart's `custom` values that replaces the scheduler's configuration."""
 
 ResourceAmounts = dict[ResourceName, Quantity]
 
@@ -240,7 +240,7 @@ class PriorityClassSettings(Settings):
         ge=-(10**9),
         le=10**9,
         description="Priority. Pods with higher values are scheduled first. Kubernetes does "
-        "not allow changes; add a class with a new name instead.",
+        "not allow this value to change; add a class with a new name instead.",
     )
     preemption: Literal["PreemptLowerPriority", "Never"] = Field(
         default="PreemptLowerPriority",
@@ -316,7 +316,7 @@ class VolcanoSettings(Settings):
 
     @property
     def log_values(self) -> dict[str, int]:
-        """Log levels of the scheduler and the controllers, for the chart's `custom`."""
+        """Log levels of the scheduler and the controllers, for the chart's `custom` key."""
         return {f"{process}_log_level": self.log_level for process in ("scheduler", "controller")}
 
     @property

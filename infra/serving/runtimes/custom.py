@@ -24,9 +24,9 @@ class Custom(Runtime):
     arguments: tuple[str, ...] = Field(alias="command", min_length=1)
     live: Path = "/health"
     ready: Path | None = None
-    """If None, the path of `live` is used."""
+    """If None, the `live` path is used."""
     metrics: Path | None = "/metrics"
-    """Path of the metrics. None if the server does not export metrics."""
+    """Metrics path. None if the server does not export metrics."""
     metrics_port: _Port | None = None
     grpc_port: _Port | None = None
     requests_in_flight: str | None = Field(default=None, pattern=_SERIES)

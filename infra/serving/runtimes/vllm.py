@@ -107,7 +107,7 @@ _OPTIONS: Final = """
     watchdog_config watermark watermark_config weight_transfer_config worker_cls
     worker_extension_cls
 """
-_TLS_ADVICE: Final = "leave it out: the Gateway of the route terminates TLS"
+_TLS_ADVICE: Final = "leave it out: the route's Gateway terminates TLS"
 
 
 class Vllm(ProgramArguments):

@@ -84,7 +84,7 @@ def queue_settings_are_supported(volcano: VolcanoSettings) -> Iterator[str]:
     if volcano.hierarchical and volcano.release < _FIRST_WITH_PARENTS:
         yield (
             f"{full_key('volcano', 'version')} is {volcano.version!r}, which does not support "
-            "parent queues: set 1.11 or later, or leave out parent."
+            "parent queues: set 1.11 or later, or remove parent."
         )
 
 

@@ -156,7 +156,7 @@ def winners_have_a_service(
 def _served_jobs(
     service: InferenceServiceSettings, training: TrainingSettings
 ) -> Iterator[tuple[str, str, TrainingJobSettings]]:
-    """Yield the service's field `job` or `sweep`, its value, and the job that exports the model."""
+    """Yield the service's `job` or `sweep` field, its value, and the job that exports the model."""
     if service.job in training.jobs:
         yield "job", service.job, training.jobs[service.job]
     if service.sweep in training.sweeps:
@@ -311,8 +311,8 @@ def namespaces_differ(
 ) -> Iterator[str]:
     """Check that no two sections create the same namespace.
 
-    No section may use a namespace that Kubernetes creates. The stack sets the Pod Security level of
-    the namespaces, and deletes them when it is destroyed.
+    No section may use a namespace that Kubernetes creates, because the stack sets the Pod Security
+    level of its namespaces.
     """
     owners: dict[str, str] = {}
     health = gpu.node_health

@@ -24,7 +24,7 @@ class _Route:
     listener: str | None = None
     """Listener of the Gateway. None if the route is attached to all listeners."""
     prefix: str | None = None
-    """Path prefix. None for a gRPC route and for an Ingress, which receive all paths."""
+    """Path prefix. None for a gRPC route or an Ingress, which receives all paths."""
 
     def ambiguous_requests(self, other: "_Route") -> str | None:
         """Return a description of the requests that both routes match equally well, or None."""

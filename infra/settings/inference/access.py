@@ -34,7 +34,7 @@ class GatewaySettings(Settings):
 
     name: DnsName = Field(description="Name of the Gateway.")
     namespace: DnsLabel | None = Field(
-        default=None, description="Namespace of the Gateway. null uses the workloads' namespace."
+        default=None, description="Namespace of the Gateway. Defaults to the workloads' namespace."
     )
     section: DnsName | None = Field(
         default=None,

@@ -61,7 +61,7 @@ def problems(service: InferenceServiceSettings) -> Iterator[str]:
     if service.max_unavailable >= max(service.min_replicas, 2):
         yield (
             f"sets max_unavailable to {service.max_unavailable}, but the minimum number of "
-            f"replicas is {service.min_replicas}, so draining nodes may stop all of them: "
+            f"replicas is {service.min_replicas}, so a node drain may stop all of them: "
             "set a smaller value"
         )
     if problem := shm_problem(service.shm, service.memory):

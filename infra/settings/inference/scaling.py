@@ -73,7 +73,7 @@ class AutoscalingSettings(Settings):
         default=None,
         description="Target number of requests in flight (queued or being processed) per pod. KEDA "
         "reads the average over a minute. Without keda, this setting requires an adapter that "
-        "serves the metric inference_requests_in_flight.",
+        "serves the inference_requests_in_flight metric.",
     )
     keda: KedaSettings | None = Field(
         default=None, description="Use KEDA instead of a HorizontalPodAutoscaler."
@@ -188,7 +188,7 @@ class CanarySettings(Settings):
     )
     digest: Sha256 | None = Field(default=None, description="Expected SHA-256 of the weights.")
     image: DnsLabel | None = Field(
-        default=None, description="Key of the image. null uses the service's image."
+        default=None, description="Key of the image. Defaults to the service's image."
     )
     server: dict[str, Any] = Field(
         default={},
@@ -203,8 +203,8 @@ class CanarySettings(Settings):
     promote_if: dict[MetricName, Comparison] = Field(
         default={},
         description="Conditions on metrics in the run's manifest, such as accuracy: "
-        '">= incumbent - 0.002", where incumbent is the metric of the stable version. If one does '
-        "not hold, the canary does not start.",
+        '">= incumbent - 0.002", where incumbent is the metric of the stable version. If a '
+        "condition does not hold, the canary does not start.",
     )
 
     @model_validator(mode="after")

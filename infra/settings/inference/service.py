@@ -80,7 +80,7 @@ class InferenceServiceSettings(Settings):
     )
     image: DnsLabel = Field(default="inference", description="Key of the image.")
     model: str | None = Field(
-        default=None, description="Name of the model in requests. null uses the service's key."
+        default=None, description="Name of the model in requests. Defaults to the service's key."
     )
     checkpoints: DnsLabel = Field(
         default="checkpoints", description="Claim with the export of the run."
@@ -88,7 +88,7 @@ class InferenceServiceSettings(Settings):
     replicas: PositiveInt | None = Field(
         default=None,
         le=1000,
-        description="Number of replicas. A replica is a pod or, with runtime vllm and "
+        description="Number of replicas. A replica is a pod or, with the vllm runtime and "
         "server.nnodes, a group of pods. The default is 1, unless autoscaling is set.",
     )
     autoscaling: AutoscalingSettings | None = Field(
@@ -116,7 +116,7 @@ class InferenceServiceSettings(Settings):
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")
     gpu_resource: DeviceName | None = Field(
         default=None,
-        description="Name of the GPU resource. null uses the GPU resource of the stack.",
+        description="Name of the GPU resource. Defaults to the GPU resource of the stack.",
     )
     cpu: CpuQuantity = Field(description="CPU request of each pod. There is no CPU limit.")
     memory: MemoryQuantity = Field(description="Memory request and limit of each pod.")

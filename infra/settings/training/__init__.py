@@ -39,7 +39,7 @@ def name_problem(key: str, job: TrainingJobSettings) -> str | None:
         if length > _MAX_POD_NAME:
             return (
                 f"with the step {step!r}: the names of its pods would have "
-                f"{length} characters, but {_MAX_POD_NAME} are allowed. Use a shorter "
+                f"{length} characters, but at most {_MAX_POD_NAME} are allowed. Use a shorter "
                 f"{setting} or step name"
             )
     return None

@@ -371,7 +371,7 @@ def notebook_problems(job: TrainingJobSettings) -> Iterator[str]:
         yield f"sets nodes to {job.nodes}, but a notebook is a single pod: remove nodes"
     if "on_change" in job.model_fields_set and job.on_change == "keep":
         yield (
-            "sets on_change to 'keep', but two notebooks would share a home directory: remove "
+            "sets on_change to 'keep', but two notebooks would then share a home directory: remove "
             "on_change"
         )
     for name in sorted({*job.env, *job.env_from}):

@@ -111,9 +111,9 @@ class NotebookSettings(Settings):
         default=60,
         ge=1,
         le=7 * 24 * 60,
-        description="Time (min) without activity of kernels, terminals and GPUs after which the "
+        description="Time (min) without kernel, terminal or GPU activity after which the "
         "notebook is suspended. JupyterLab shows a warning 10 minutes before the suspension, or "
-        "halfway through if the time is less than 20 minutes.",
+        "halfway through if this setting is less than 20.",
     )
 
 
@@ -184,7 +184,7 @@ class TrainingJobSettings(Settings):
         description="Number of GPUs per pod. torchrun, Open MPI and Ray start one process per GPU.",
     )
     gpu_resource: DeviceName | None = Field(
-        default=None, description="GPU resource name. null uses the GPU resource of the stack."
+        default=None, description="GPU resource name. Defaults to the GPU resource of the stack."
     )
     gpu_product: LabelValue | None = Field(
         default=None, description="GPU model of the nodes (label nvidia.com/gpu.product)."
@@ -272,7 +272,7 @@ class TrainingJobSettings(Settings):
     )
     tolerations: list[TolerationSettings] = Field(
         default=[],
-        description="Tolerations in addition to those of the stack, such as for spot nodes.",
+        description="Tolerations in addition to those of the stack, for example for spot nodes.",
     )
     labels: Labels = Field(
         default={}, description='Labels of the pods, such as azure.workload.identity/use: "true".'
@@ -290,7 +290,8 @@ class TrainingJobSettings(Settings):
     )
     success: Literal["all", "first"] | None = Field(
         default=None,
-        description="Pods that must succeed: all, or only the first. null uses the kind's default.",
+        description="Pods that must succeed: all, or only the first. The default depends on the "
+        "kind.",
     )
     state: Literal["running", "suspended", "stopped"] = Field(
         default="running",
@@ -322,7 +323,7 @@ class TrainingJobSettings(Settings):
     run: DnsLabel | None = Field(
         default=None,
         description="Fixed name of the run. If it is set, changes to the job do not start a new "
-        "run. If null, it is the job's key and a hash of its settings.",
+        "run. If null, the name consists of the job's key and a hash of its settings.",
     )
     attempt: PositiveInt = Field(
         default=1, description="Increase to run the same specification again, as a new run."

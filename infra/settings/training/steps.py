@@ -84,7 +84,7 @@ class StepSettings(Settings):
     when: dict[MetricName, Limit] = Field(
         default={},
         description='Conditions on metrics of the run\'s export, such as accuracy: ">= 0.97". If '
-        "one does not hold, this step and all steps that wait for it are skipped.",
+        "a condition does not hold, this step and all steps that wait for it are skipped.",
     )
     inputs: dict[OutputName, Reference] = Field(
         default={},
@@ -116,7 +116,7 @@ class StepSettings(Settings):
     retries: PositiveInt | None = Field(
         default=None,
         le=100,
-        description="Maximum number of restarts before the step fails. null uses the job's "
+        description="Maximum number of restarts before the step fails. Defaults to the job's "
         "`retries`.",
     )
     gpus: int = Field(default=0, ge=0, le=64, description="Number of GPUs per pod.")

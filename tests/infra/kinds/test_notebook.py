@@ -110,7 +110,7 @@ def test_notebook_pods_have_the_interactive_workload_label() -> None:
         ({"nodes": 2}, "sets nodes to 2, but a notebook is a single pod"),
         ({"command": ["jupyter", "lab"]}, "sets command, but kind 'notebook' starts JupyterLab"),
         ({"hyperparameters": {"model": "digits-net"}}, "which kind 'notebook' does not support"),
-        ({"on_change": "keep"}, "two notebooks would share a home"),
+        ({"on_change": "keep"}, "two notebooks would then share a home"),
         ({"env": {"JUPYTER_TOKEN": "x"}}, "sets JUPYTER_TOKEN, which kind 'notebook' determines"),
         ({"env_from": {"HOME": {"secret": "a", "key": "b"}}}, "sets HOME"),
         ({"volumes": {"x": {"path": "/home/x", "scratch": "1Gi"}}}, "has a volume at /home/x"),

@@ -311,7 +311,7 @@ def test_kind_limits_the_length_of_names() -> None:
     values["training"]["jobs"] = {"j" * 30: job("volcano", steps={"prepare": STEP})}
     validate(values)
     values["training"]["jobs"] = {"j" * 30: job("volcano", steps={"prepare-all": STEP})}
-    with pytest.raises(SettingsError, match=r"the step 'prepare-all'.*but 63 are allowed"):
+    with pytest.raises(SettingsError, match=r"the step 'prepare-all'.*but at most 63 are allowed"):
         validate(values)
 
 
@@ -328,7 +328,7 @@ def test_steps_and_schedules_shorten_the_maximum_name_length(
 ) -> None:
     values = configuration(job("volcano"))
     values["training"]["jobs"] = {"j" * characters: job(kind, **settings)}
-    with pytest.raises(SettingsError, match=r"the step 'train'.* 64 characters, but 63"):
+    with pytest.raises(SettingsError, match=r"the step 'train'.* 64 characters, but at most 63"):
         validate(values)
     values["training"]["jobs"] = {"j" * (characters - 1): job(kind, **settings)}
     validate(values)
@@ -480,7 +480,7 @@ def test_credentials_in_a_url_are_not_printed() -> None:
         ("cluster.context", "a\nb", "on a single line"),
         ("cluster.kubeconfig", "apiVersion: v1\nkind: Config", "on a single line"),
         ("cluster.kubeconfig", '{"apiVersion": "v1"}', "must be the path of the kubeconfig file"),
-        ("inference.services.digits.max_unavailable", 9, "draining nodes may stop all of them"),
+        ("inference.services.digits.max_unavailable", 9, "a node drain may stop all of them"),
     ],
 )
 def test_settings_that_would_fail_later_are_rejected(path: str, value: Any, expected: str) -> None:

@@ -54,7 +54,7 @@ class FailureRecorderArgs:
 
 
 class FailureRecorder(Component):
-    """Deployment of one pod with read-only API access. Pulumi does not wait for the pod."""
+    """A Deployment with one pod and read-only API access. Pulumi does not wait for the pod."""
 
     def __init__(
         self, name: str, args: FailureRecorderArgs, opts: pulumi.ResourceOptions | None = None

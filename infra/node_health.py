@@ -58,7 +58,7 @@ class NodeHealthArgs:
 
 
 class NodeHealth(Component):
-    """Deployment of one pod in a separate namespace. Pulumi does not wait for the pod."""
+    """A Deployment with one pod in a separate namespace. Pulumi does not wait for the pod."""
 
     def __init__(
         self, name: str, args: NodeHealthArgs, opts: pulumi.ResourceOptions | None = None

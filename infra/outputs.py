@@ -13,7 +13,7 @@ from typing_extensions import TypedDict
 from infra.pods import GpuNodes
 from kube.kinds import JobKind
 
-# Later versions may add outputs. Stacks that read outputs with this version must still work.
+# Later versions may add outputs, which stacks that use this version must ignore.
 _EXTENSIBLE: Final = ConfigDict(extra="ignore")
 
 

@@ -56,7 +56,7 @@ class Storage(Component):
                 f"{name}-volume-{key}",
                 volume(key, value, _claim_ref(args, owners.get(key))),
                 # A volume cannot be deleted while a retained claim is bound to it, so the volume
-                # is retained as well. The claim may have been removed from the stack.
+                # is retained as well, even if the claim has been removed from the stack.
                 self.options(
                     retain=key not in owners or settings.claims[owners[key]].retain,
                     ignore=None if key in owners else ["spec.claimRef"],

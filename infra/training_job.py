@@ -32,7 +32,7 @@ class TrainingJob(Component):
     """A run of a training job. The component does not wait for the run to end."""
 
     run: str
-    """Name of the run and its directory on the checkpoint claim (see `run_name`)."""
+    """Name of the run and of its directory on the checkpoint claim (see `run_name`)."""
     namespace: pulumi.Input[str]
     """Namespace of the run's pods."""
     summary: RunOutput
@@ -56,8 +56,8 @@ class TrainingJobs(Component):
     for each component (docs/scale.md).
 
     `recorded` contains the names of the runs whose jobs were found or created by the last update.
-    If an update would create one of these jobs again, the job must have been deleted in the
-    cluster. The update is then rejected, unless the job sets `recreate`.
+    If an update would create one of these jobs again, the job has been deleted from the cluster.
+    The update is then rejected, unless the job sets `recreate`.
     """
 
     runs: dict[str, Run]
@@ -178,7 +178,7 @@ def reject_recorded(
 ) -> Callable[[pulumi.ResourceHookArgs], Awaitable[None]]:
     """Return a hook that raises RunError if a recorded run would be created again.
 
-    An update finds existing jobs in the stack's state. If a job was deleted in the cluster, for
+    An update finds existing jobs in the stack's state. If a job was deleted from the cluster, for
     example after it finished, a refresh removes it from the state, and the next update would run it
     again. `pulumi destroy --target` removes a retained job only from the state.
     """

@@ -136,8 +136,8 @@ def parents_first(queues: dict[str, QueueSettings]) -> list[str]:
 _RETRY_DELAYS: Final = (1, 2, 4, 8, 15, 15, 15)
 """Delay (s) before each retry of an operation that Volcano's webhook did not answer."""
 _OUTDATED_CACHE: Final = re.compile(r"because it has \d+ child queues|failed to get parent queue")
-"""Errors of the webhook that may be transient: the webhook reads parent and child queues from a
-cache, which is briefly outdated after one of them is created or deleted."""
+"""Webhook errors that may be transient: the webhook reads parent and child queues from a cache,
+which is briefly outdated after one of them is created or deleted."""
 _CACHE_RETRIES: Final = 3
 
 
@@ -299,8 +299,8 @@ def _overcommit(settings: SchedulerSettings) -> dict[str, Any] | None:
 
 
 def _sla(settings: SlaSettings) -> dict[str, Any]:
-    # Volcano follows the votes of sla only if sla is in the first tier. enableJobOrder is off, so
-    # that priorities still determine the order of the jobs.
+    # Volcano follows the votes of the sla plugin only if the plugin is in the first tier.
+    # enableJobOrder is off, so that priorities still determine the order of the jobs.
     return {
         "name": "sla",
         "enableJobOrder": False,

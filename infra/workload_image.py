@@ -76,7 +76,7 @@ class WorkloadImage(Component):
         self, name: str, args: WorkloadImageArgs, build: BuildSettings
     ) -> pulumi.Output[str]:
         try:
-            # Imported here, so that programs that build no images do not need the provider.
+            # Imported here, because only programs that build images need the provider.
             import pulumi_docker as docker
         except ModuleNotFoundError:
             raise pulumi.RunError(

@@ -14,8 +14,8 @@ RUN_ANNOTATIONS: Final = {**NOT_AWAITED, **ADOPTED}
 
 LAUNCHER_LABEL: Final = {ROLE_LABEL: "leader"}
 WORKER_LABEL: Final = {ROLE_LABEL: "worker"}
-"""Role labels of the pods in kinds with a launcher. In jobs with steps, the gang's pods have the
-`worker` role regardless of the kind."""
+"""Role labels of the pods in job kinds with a launcher. In jobs with steps, the gang's pods have
+the `worker` role regardless of the kind."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -131,7 +131,7 @@ def _queues() -> DashboardSpec:
                     },
                     "s",
                     description="From the creation of the gang's PodGroup until all of its pods "
-                    "were first placed, or until now if some are not placed yet",
+                    "were first placed, or until now if some have not been placed yet",
                 ),
                 Panel(
                     "Time from the first pod to the complete gang",

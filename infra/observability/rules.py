@@ -187,7 +187,7 @@ def _quoted(text: str) -> str:
 
 
 def hours(series: str, time_range: str, interval_seconds: int) -> str:
-    """Return a query that integrates a series over a time range such as `1d`, in hours."""
+    """Return a query for the integral (in hours) of a series over a time range such as `1d`."""
     return f"sum_over_time({series}[{time_range}]) * {interval_seconds} / 3600"
 
 

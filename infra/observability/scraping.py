@@ -46,7 +46,7 @@ class Target:
     reads_annotations: bool = False
     """True if annotations of a pod can override the port or path, or disable scraping."""
     interval_seconds: int | None = None
-    """Scrape interval. If None, the default applies."""
+    """Scrape interval (s). If None, the default applies."""
 
 
 def workloads(namespace: str, *, serving_seconds: int | None = None) -> list[Target]:

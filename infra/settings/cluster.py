@@ -146,7 +146,7 @@ class TolerationSettings(Settings):
         description="Operator: `Exists` tolerates every value of the taint, `Equal` only `value`.",
     )
     value: LabelValue | None = Field(
-        default=None, description="Value of the taint. Only with operator Equal."
+        default=None, description="Value of the taint. Only with `operator: Equal`."
     )
     effect: Literal["NoSchedule", "PreferNoSchedule", "NoExecute"] | None = Field(
         default="NoSchedule", description="Effect of the taint. If null, all effects are tolerated."
@@ -265,7 +265,7 @@ class GpuSettings(Settings):
     )
     operator: GpuOperatorSettings = Field(
         default=GpuOperatorSettings(),
-        description="Settings of the GPU Operator; only with provider gpu-operator.",
+        description="Settings of the GPU Operator; only with `provider: gpu-operator`.",
     )
     namespace: DnsLabel = Field(default="gpu-system", description="Namespace of the device plugin.")
     image: VersionedImage = Field(
@@ -311,7 +311,7 @@ class GpuSettings(Settings):
         "containerized driver. Defaults to the root directory, which is mounted only for CDI.",
     )
     time_slicing: TimeSlicingSettings | None = Field(
-        default=None, description="Time slicing of whole GPUs. If null, pods get whole GPUs."
+        default=None, description="Time slicing of whole GPUs. If null, pods do not share GPUs."
     )
     node_health: NodeHealthSettings | None = Field(
         default=None,
@@ -349,8 +349,8 @@ class GpuSettings(Settings):
         if self.provider != "existing" and self.resource != NVIDIA_GPU and not mig:
             raise ValueError(
                 f"sets resource to {self.resource!r}, but provider {self.provider} does not offer "
-                f"it: use {NVIDIA_GPU}, {MIG_PREFIX}<profile> with mig_strategy mixed, or "
-                "provider existing"
+                f"it: use {NVIDIA_GPU}, {MIG_PREFIX}<profile> with mig_strategy: mixed, or "
+                "provider: existing"
             )
         if self.provider == "gpu-operator" and self.runtime_class and self.runtime_class.create:
             raise ValueError(

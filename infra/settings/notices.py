@@ -279,7 +279,7 @@ def _admission_without_policies(settings: StackSettings) -> Iterator[str]:
 def _series_without_rules(settings: StackSettings) -> Iterator[str]:
     """Warn about autoscalers and rollbacks that read series which only recording rules create.
 
-    A Prometheus server outside the stack may have such rules.
+    A Prometheus server outside the stack may have these rules.
     """
     if settings.monitoring.prometheus != "none":
         return
@@ -296,8 +296,8 @@ def _series_without_rules(settings: StackSettings) -> Iterator[str]:
             affected["canary.rollback is set"] = no_rollback
         for setting, (effect, alternative) in affected.items():
             yield (
-                f"{service_key(key, setting)}, but runtime {service.runtime} exports its metrics "
-                "under different names, and the stack creates no recording rules for them. Unless "
-                f"your Prometheus has such rules, {effect}: set "
+                f"{service_key(key, setting)}, but the {service.runtime} runtime exports its "
+                "metrics under different names, and the stack creates no recording rules for them. "
+                f"Unless your Prometheus has these rules, {effect}: set "
                 f"{full_key('monitoring', 'prometheus')} to operator or plain, or {alternative}."
             )

@@ -49,7 +49,7 @@ class StorageClassSettings(Settings):
     provisioner: QualifiedName | None = Field(
         default=None,
         description="Name of the driver, if it is not the kind's default. Required with "
-        "kind other.",
+        "`kind: other`.",
     )
     parameters: dict[str, str] = Field(
         default={}, description="Driver parameters. All values are strings."
@@ -68,7 +68,9 @@ class StorageClassSettings(Settings):
     @model_validator(mode="after")
     def _has_required_settings(self) -> Self:
         if self.kind == "other" and self.provisioner is None:
-            raise ValueError("has kind other, which requires `provisioner`: set the driver's name")
+            raise ValueError(
+                "has `kind: other`, which requires `provisioner`: set the driver's name"
+            )
         if missing := [
             p for p in _REQUIRED_PARAMETERS.get(self.kind, ()) if p not in self.parameters
         ]:

@@ -130,8 +130,8 @@ class NetworkSettings(Settings):
     inference_cidrs: list[Cidr] = Field(
         default=[],
         description="Address ranges outside the pod network that may also call inference services, "
-        "such as the range of a cloud load balancer or, with service_type NodePort, the range of "
-        "the nodes.",
+        "such as the range of a cloud load balancer or, with `service_type: NodePort`, the range "
+        "of the nodes.",
     )
     inference_ports: list[Port] = Field(
         default=[],

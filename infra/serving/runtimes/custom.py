@@ -30,7 +30,7 @@ class Custom(Runtime):
     metrics_port: _Port | None = None
     grpc_port: _Port | None = None
     requests_in_flight: str | None = Field(default=None, pattern=_SERIES)
-    """Gauge with the number of requests in flight (queued or being processed)."""
+    """Name of the gauge that counts requests in flight (queued or being processed)."""
     drain_seconds: float = Field(default=20, ge=0, le=3600)
 
     def command(self, launch: Launch) -> list[str]:

@@ -97,7 +97,7 @@ class Runtime(BaseModel, ABC):
 
     @property
     def nodes(self) -> int:
-        """Number of pods of a replica. The first pod answers requests."""
+        """Number of pods per replica. The first pod answers requests."""
         return 1
 
     @property

@@ -247,7 +247,7 @@ def pods_request_one_time_sliced_gpu(
     """Check that no pod requests several time-sliced GPUs.
 
     Several time-sliced GPUs could be shares of the same GPU, so training could hang. Steps and
-    services are checked only if the device plugin rejects such pods (`refuse_more_than_one`).
+    services are checked only if the device plugin rejects these pods (`refuse_more_than_one`).
     """
     if gpu.time_slicing is None:
         return

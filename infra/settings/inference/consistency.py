@@ -113,7 +113,7 @@ def _model_problems(service: InferenceServiceSettings) -> Iterator[str]:
     for path, kind in kinds.items():
         if kind is not None and kind not in runtime.sources:
             yield (
-                f"sets {path}{kind} with runtime {service.runtime}, which supports only "
+                f"sets {path}{kind} with the {service.runtime} runtime, which supports only "
                 f"{', '.join(sorted(runtime.sources))} (run also stands for job and sweep; "
                 "claim, hub, artifact and image are keys of `source`)"
             )
@@ -125,25 +125,25 @@ def _model_problems(service: InferenceServiceSettings) -> Iterator[str]:
         yield "sets fetch, but has nothing to download: set url or source, or remove fetch"
     if service.runtime != "torch" and any(source.download for source in _sources(service)):
         yield (
-            f"sets source.download with runtime {service.runtime}, whose image contains no "
+            f"sets source.download with the {service.runtime} runtime, whose image contains no "
             "downloader: remove source.download to use an image volume instead"
         )
     if service.runtime != "torch" and service.fetch.cache is not None:
         yield (
-            f"sets fetch.cache with runtime {service.runtime}, which downloads the model itself: "
-            "remove fetch.cache"
+            f"sets fetch.cache with the {service.runtime} runtime, which downloads the model "
+            "itself: remove fetch.cache"
         )
     for name in ("env", "env_from"):
         if service.runtime != "torch" and getattr(service.fetch, name):
             yield (
-                f"sets fetch.{name} with runtime {service.runtime}, which downloads the model "
+                f"sets fetch.{name} with the {service.runtime} runtime, which downloads the model "
                 f"itself: set {name} instead"
             )
     digests = [service.digest, canary.digest if canary else None]
     if service.runtime != "torch" and any(digests):
         yield (
-            f"sets digest with runtime {service.runtime}, which does not check it: remove digest, "
-            "and pin the model with source.artifact or source.hub.revision"
+            f"sets digest with the {service.runtime} runtime, which does not check it: remove "
+            "digest, and pin the model with source.artifact or source.hub.revision"
         )
 
 
@@ -187,8 +187,8 @@ def _access_problems(service: InferenceServiceSettings) -> Iterator[str]:
     for name in ("tls", "api_keys"):
         if service.runtime != "torch" and getattr(service, name) is not None:
             yield (
-                f"sets {name}, which the stack does not configure for runtime {service.runtime}: "
-                "remove it, and use a gateway instead"
+                f"sets {name}, which the stack does not configure for the {service.runtime} "
+                "runtime: remove it, and use a gateway instead"
             )
 
 
@@ -279,21 +279,21 @@ def _runtime_problems(service: InferenceServiceSettings) -> Iterator[str]:
         ports = service.ports_of(server)
         for port in sorted({port for port in ports if ports.count(port) > 1}):
             yield (
-                f"uses port {port} twice, but the HTTP, gRPC and metrics ports in `{path}` with "
-                f"runtime {service.runtime} must differ: set another port"
+                f"uses port {port} twice in `{path}`, but the HTTP, gRPC and metrics ports of the "
+                f"{service.runtime} runtime must differ: set another port"
             )
     scaling = service.autoscaling
     by_requests = scaling is not None and scaling.requests_in_flight is not None
     if by_requests and runtime.in_flight("") is None:
         yield (
-            f"sets autoscaling.requests_in_flight, but runtime {service.runtime} has no metric for "
-            "it: set server.requests_in_flight, or use autoscaling.cpu_percent instead"
+            f"sets autoscaling.requests_in_flight, but the {service.runtime} runtime has no metric "
+            "for it: set server.requests_in_flight, or use autoscaling.cpu_percent instead"
         )
     if service.route is not None and service.route.grpc_hostnames:
         for path, server in service.versions.items():
             if service.runtime_of(server).endpoints.grpc_port is None:
                 yield (
-                    f"sets route.grpc_hostnames, but runtime {service.runtime} has no gRPC API "
+                    f"sets route.grpc_hostnames, but the {service.runtime} runtime has no gRPC API "
                     f"with the settings in `{path}`: remove route.grpc_hostnames"
                 )
     multi_gpu = service.runtime != "torch" and service.gpus > 1
@@ -340,17 +340,17 @@ def _rollback_problems(service: InferenceServiceSettings) -> Iterator[str]:
     series = {"torch": (REQUESTS, LATENCY)}.get(service.runtime, tuple(runtime.recordings))
     if REQUESTS not in series:
         yield (
-            f"sets canary.rollback with runtime {service.runtime}, which does not report failed "
-            "requests: remove canary.rollback"
+            f"sets canary.rollback with the {service.runtime} runtime, which does not report "
+            "failed requests: remove canary.rollback"
         )
     elif seconds is not None and LATENCY not in series:
         yield (
-            f"sets canary.rollback.latency_seconds with runtime {service.runtime}, which has no "
-            "latency histogram: remove canary.rollback.latency_seconds"
+            f"sets canary.rollback.latency_seconds with the {service.runtime} runtime, which has "
+            "no latency histogram: remove canary.rollback.latency_seconds"
         )
     elif seconds is not None and seconds >= runtime.max_latency:
         yield (
             f"sets canary.rollback.latency_seconds to {seconds:g}, which is never exceeded: the "
-            f"latency histogram of runtime {service.runtime} ends at {runtime.max_latency:g} s; "
-            "set a smaller limit"
+            f"latency histogram of the {service.runtime} runtime ends at "
+            f"{runtime.max_latency:g} s; set a smaller limit"
         )

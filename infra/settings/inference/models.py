@@ -101,7 +101,7 @@ class FetchSettings(Settings):
     )
     cache: CacheSettings | None = Field(
         default=None,
-        description="Cache that pods share (runtime torch). If null, each pod downloads "
+        description="Cache that pods share (`torch` runtime). If null, each pod downloads "
         "the export.",
     )
 
@@ -143,7 +143,7 @@ class SourceSettings(Settings):
 
     claim: ClaimSourceSettings | None = Field(default=None, description="A directory in a claim.")
     hub: HubSourceSettings | None = Field(
-        default=None, description="A model on the Hugging Face Hub (runtimes vllm and custom)."
+        default=None, description="A model on the Hugging Face Hub (`vllm` and `custom` runtimes)."
     )
     artifact: PinnedImage | None = Field(
         default=None,
@@ -152,11 +152,11 @@ class SourceSettings(Settings):
     )
     download: bool = Field(
         default=False,
-        description="Download the artifact to the node in an init container (runtime torch), for "
+        description="Download the artifact to the node in an init container (`torch` runtime), for "
         "clusters and container runtimes that cannot mount artifacts.",
     )
     image: bool = Field(
-        default=False, description="The model is part of the image (runtime custom)."
+        default=False, description="The model is part of the image (`custom` runtime)."
     )
 
     @model_validator(mode="after")

@@ -99,7 +99,7 @@ class AutoscalingSettings(Settings):
 
     @property
     def cpu_target(self) -> int | None:
-        """Target CPU utilization in percent of the request. If None, the CPU is ignored."""
+        """Target CPU utilization, as a percentage of the request. If None, CPU is ignored."""
         if self.cpu_percent is None and self.requests_in_flight is None:
             return DEFAULT_CPU_PERCENT
         return self.cpu_percent

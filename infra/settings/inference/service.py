@@ -126,9 +126,9 @@ class InferenceServiceSettings(Settings):
     ephemeral_storage: DiskQuantity | None = Field(
         default=None,
         description="Ephemeral storage request and limit of each pod: /tmp (1Gi), `scratch` "
-        "volumes, `fetch.size` if the model is downloaded to the node, logs and files that "
-        "containers write. If null, nothing is requested, so the pod is among the first to be "
-        "evicted when the disk is full.",
+        "volumes, logs and files that containers write, and `fetch.size` if the model is "
+        "downloaded to the node. If null, nothing is requested, so the pod is among the first to "
+        "be evicted when the disk is full.",
     )
     port: Port = Field(default=8080, description="Port of the server and of its Service.")
     tls: TlsSettings | None = Field(
@@ -190,7 +190,7 @@ class InferenceServiceSettings(Settings):
         default=2,
         ge=0,
         le=300,
-        description="Delay (s) between the removal of a pod from the Service and SIGTERM. "
+        description="Delay (s) between a pod's removal from the Service and SIGTERM. "
         "Values above 0 require Kubernetes 1.30.",
     )
     grace_seconds: int = Field(
@@ -227,7 +227,7 @@ class InferenceServiceSettings(Settings):
 
     @property
     def canary_deadline(self) -> int:
-        """Maximum time (s) of an update of the canary, which may replace one replica at a time."""
+        """Maximum time (s) of a canary update, which may replace one replica at a time."""
         if self.progress_deadline_seconds is not None or self.canary is None:
             return self.progress_deadline
         at_once = self.canary.replicas if self.rollout.recreate else max(self.rollout.surge, 1)

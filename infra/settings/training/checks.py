@@ -269,8 +269,8 @@ def _network_problems(job: TrainingJobSettings) -> Iterator[str]:
     communicates = job.nodes > 1 or KINDS[job.kind].has_launcher
     if communicates and job.metrics_port in KINDS[job.kind].ports:
         yield (
-            f"sets metrics_port to {job.metrics_port}, which is in use in pods of kind "
-            f"{job.kind!r}: use another port, such as 9400"
+            f"sets metrics_port to {job.metrics_port}, which is in use in the pods of {job.kind!r} "
+            "jobs: use another port, such as 9400"
         )
     if job.nccl is None:
         return

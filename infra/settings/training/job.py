@@ -140,7 +140,7 @@ class NetworkTopologySettings(Settings):
         "`soft`: prefer nodes that are close to each other.",
     )
     highest_tier: PositiveInt | None = Field(
-        default=None, description="Highest tier that the pods may span; requires mode hard."
+        default=None, description="Highest tier that the pods may span; requires `mode: hard`."
     )
 
     @model_validator(mode="after")
@@ -212,10 +212,10 @@ class TrainingJobSettings(Settings):
     )
     launcher: LauncherSettings | None = Field(
         default=None,
-        description="Resources of the MPI launcher (kind mpi) or the Ray head (kind ray).",
+        description="Resources of the MPI launcher (`mpi` kind) or the Ray head (`ray` kind).",
     )
     notebook: NotebookSettings | None = Field(
-        default=None, description="JupyterLab, for kind notebook (docs/notebooks.md)."
+        default=None, description="JupyterLab, for the `notebook` kind (docs/notebooks.md)."
     )
     checkpoints: DnsLabel = Field(
         default="checkpoints", description="Claim for checkpoints and exports."
@@ -307,8 +307,8 @@ class TrainingJobSettings(Settings):
     inputs: dict[OutputName, Reference] = Field(
         default={},
         description="Outputs of steps, each as `<step>.<output>`; training waits for them. "
-        "With `command`, each replaces `$(inputs.<name>)`; otherwise, each sets the hyperparameter "
-        "`<name>`.",
+        "With `command`, each replaces `$(inputs.<name>)`; otherwise, each sets the `<name>` "
+        "hyperparameter.",
     )
     schedule: ScheduleSettings | None = Field(
         default=None,

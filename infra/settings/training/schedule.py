@@ -36,7 +36,7 @@ def _cron(text: str) -> str:
     if _SUNDAY.search(fields[4]):
         raise ValueError("uses 7 as the day of the week: write 0 for Sunday")
     if _STEP_WITHOUT_RANGE.search(fields[4]):
-        # cronsim would extend such a step to 7 (Sunday), but Kubernetes only to 6.
+        # cronsim would extend this step to 7 (Sunday), but Kubernetes only to 6.
         raise ValueError(
             "uses a step without a range as the day of the week: write the range, such as 1-6/2 "
             "instead of 1/2"

@@ -192,7 +192,7 @@ def test_cache_and_server_share_one_volume_for_the_same_claim() -> None:
         (
             {"runtime": "triton", "url": "s3://models/all"},
             {},
-            "sets fetch.cache with runtime triton",
+            "sets fetch.cache with the triton runtime",
         ),
         ({"fetch": {"cache": {"claim": "none", "size": "1Gi"}}}, {}, "fetch.cache.claim is 'none'"),
     ],
@@ -353,7 +353,7 @@ MISTAKES = {
     ),
     "a port that a canary uses twice": (
         {**CUSTOM, "route": GATEWAY, "canary": {"weight": 10, "server": {"metrics_port": 8080}}},
-        "uses port 8080 twice, but the HTTP, gRPC and metrics ports in `canary.server`",
+        "uses port 8080 twice in `canary.server`, but the HTTP, gRPC and metrics ports of the",
     ),
     "a service port that is also a canary's admin port": (
         {"port": 9000, "route": GATEWAY, "canary": {"weight": 10, "server": {"admin_port": 9000}}},

@@ -38,7 +38,7 @@ def test_download_variables_without_a_download_are_rejected(
     model: dict[str, Any], key: str, variables: dict[str, Any]
 ) -> None:
     found = service_problems({"job": None, **model, "fetch": {key: variables}})
-    assert f"sets fetch.{key} with runtime {model['runtime']}" in found
+    assert f"sets fetch.{key} with the {model['runtime']} runtime" in found
     assert f"set {key} instead" in found
     assert service_problems({"job": None, **model, key: variables}) == ""
 

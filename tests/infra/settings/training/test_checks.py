@@ -426,7 +426,7 @@ def test_metrics_port_must_differ_from_other_ports_of_the_pods(
 ) -> None:
     config = {**job(kind)["hyperparameters"], "metrics_port": port}
     found = problems_of(job(kind, nodes=nodes, hyperparameters=config))
-    problem = f"{JOB} sets metrics_port to {port}, which is in use in pods"
+    problem = f"{JOB} sets metrics_port to {port}, which is in use in the pods of"
     assert [each.startswith(problem) for each in found] == ([True] if is_used else [])
 
 

@@ -25,7 +25,7 @@ PODS: Final = "pods"
 class Requirement:
     """Resources that a gang or a step's pod needs at the same time.
 
-    The setting `key` has the value `value` and determines the amounts. Error messages use
+    `value` is the value of the setting at `key`, which determines the amounts. Error messages use
     `subject`, which names the gang or the step, and `request`, which describes its resources.
     """
 

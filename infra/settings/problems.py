@@ -109,7 +109,7 @@ def describe(error: ValidationError, model: type[BaseModel], section: str) -> li
 
 
 def advice_if_removed(key: str) -> str | None:
-    """Return what replaces a key that only previous versions supported, otherwise None."""
+    """Return the advice for a key that only previous versions supported, or None."""
     for removed, advice in _REMOVED.items():
         if fnmatchcase(key, removed) and removed.count(".") == key.count("."):
             return advice

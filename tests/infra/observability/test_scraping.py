@@ -80,7 +80,7 @@ def test_chart_can_upgrade_its_custom_resource_definitions(provision: Provision)
             {"grafana": {"dashboards": True, "labels": {"a": "1", "b": "2"}}},
             "grafana.labels has 2 labels, and",
         ),
-        ({"kube_prometheus_stack": {"install": True, "version": "latest"}}, "pattern"),
+        ({"kube_prometheus_stack": {"install": True, "version": "latest"}}, "exact version"),
     ],
 )
 def test_settings_that_do_not_fit_the_chart_are_rejected(

@@ -256,6 +256,6 @@ def test_label_in_the_remediation_exempts_a_job_with_one_gpu(rule: str) -> None:
     metadata = manifests.metadata("smoke")
     smoke = {"apiVersion": "batch/v1", "kind": "Job", "metadata": metadata, "spec": spec}
     (message,) = evaluate_rule(rule, smoke)
-    key, value = message.split("the label ")[-1].removesuffix(".").split(": ")
+    key, value = message.split("the ")[-1].removesuffix(" label.").split(": ")
     labeled = changed(smoke, ("spec/template/metadata", {"labels": {key: value}}))
     assert evaluate_rule(rule, labeled) == []

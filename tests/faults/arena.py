@@ -153,10 +153,14 @@ class Arena:
         return str(status["containerID"]).rpartition("/")[2]
 
     def servers(self) -> list[dict[str, Any]]:
-        """Return the pods of the inference service that are not terminating."""
+        """Return the pods of the inference service that have not ended and are not terminating."""
         selector = "gpu-platform.dev/service=digits"
         found = self.get("pods", "-n", NAMESPACE, "-l", selector)["items"]
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        return [
+            pod
+            for pod in found
+            if "deletionTimestamp" not in pod["metadata"] and pod["status"].get("phase") != "Failed"
+        ]
 
     def new_gang(self, slug: str, since: float) -> float:
         """Submit a gang and return the seconds from `since` until it has completed."""
@@ -240,7 +244,9 @@ class Arena:
                 found.append(node["metadata"]["name"])
         pods = self.get("pods", "--all-namespaces").get("items", [])
         for pod in pods:
-            done = pod["status"].get("phase") == "Succeeded"
+            # A restarted kubelet rejects pods before the device plugin is registered. Kubernetes
+            # keeps these failed pods, and creates others.
+            done = pod["status"].get("phase") in ("Succeeded", "Failed")
             conditions = {c["type"]: c["status"] for c in pod["status"].get("conditions", [])}
             leaving = "deletionTimestamp" in pod["metadata"]
             if leaving or not (done or conditions.get("Ready") == "True"):

@@ -29,6 +29,10 @@ LARGE_SHARE: Final = 1 / 64
 """If one address exceeds this share of max_connections, `Limits.add` closes one of its connections
 first."""
 
+MAX_EXAMINED: Final = 128
+"""Number of connections in which to look for an `evictable` one before a `sheddable` one is closed.
+Otherwise, each new connection would take a millisecond while thousands of bodies are unfinished."""
+
 RETURNED_BYTES: Final = 1 << 25
 """Decrease in buffered bytes after which a sweep returns free memory to the system. This takes
 about 1 ms per 15 MiB."""
@@ -176,7 +180,8 @@ class Limits:
 
         If the new connection's peer has reached its limit, close a connection of this peer;
         otherwise, close one of `_candidates`. Choose the first `evictable` connection or, if there
-        is none, the first `sheddable` one. Return False if there is neither.
+        is none among the first `MAX_EXAMINED`, the first `sheddable` one. Return False if there is
+        neither.
         """
         peer = self._peers.get(connection.peer, {})
         if len(peer) >= self._max_per_peer:
@@ -227,16 +232,14 @@ class Limits:
         """Count bytes, after shedding connections if necessary; return False if that is not enough.
 
         If the address would exceed its limit, shed its `sheddable` connection that holds the most
-        bytes. If the total limit would be exceeded, find the address whose `sheddable` connections
-        hold the most bytes in total, and shed the largest of these connections.
+        bytes. If the total limit would be exceeded, shed such a connection of the address that
+        holds the most bytes and has one.
         """
         peer, limit = connection.peer, self.config.max_buffered_bytes
         while (full := self._held.get(peer, 0) + size > self._max_bytes_per_peer) or (
             self.buffered + size > limit
         ):
-            victim = self._largest_sheddable(
-                self._peers.get(peer, {}) if full else self._connections
-            )
+            victim = self._largest_sheddable([peer] if full else self._held_most_first())
             if victim is None or victim is connection:
                 return False
             victim.shed()
@@ -252,13 +255,17 @@ class Limits:
         if not held:
             del self._held[peer]
 
-    @staticmethod
-    def _largest_sheddable(connections: "Iterable[Connection]") -> "Connection | None":
-        waiting = [found for found in connections if found.sheddable and found.charged]
-        held: dict[str, int] = {}
-        for found in waiting:
-            held[found.peer] = held.get(found.peer, 0) + found.charged
-        return max(waiting, key=lambda one: (held[one.peer], one.charged), default=None)
+    def _held_most_first(self) -> list[str]:
+        return sorted(self._held, key=self._held.__getitem__, reverse=True)
+
+    def _largest_sheddable(self, peers: Iterable[str]) -> "Connection | None":
+        """Return the largest sheddable connection of the first of these addresses that has one."""
+        # An address usually has few of the connections, and each charge may need another victim.
+        for peer in peers:
+            found = [one for one in self._peers.get(peer, {}) if one.charged and one.sheddable]
+            if found:
+                return max(found, key=lambda one: one.charged)
+        return None
 
     async def _sweep(self, callbacks: Iterable[Callable[[], None]]) -> None:
         peak = 0
@@ -289,6 +296,12 @@ def _discard(group: Peers, connection: "Connection") -> None:
 
 
 def _first_closable(connections: "dict[Connection, None]") -> "Connection | None":
-    idle = (found for found in connections if found.evictable)
-    waiting = (found for found in connections if found.sheddable)
-    return next(idle, None) or next(waiting, None)
+    first = None
+    for number, connection in enumerate(connections, 1):
+        if connection.evictable:
+            return connection
+        if first is None and connection.sheddable:
+            first = connection
+        if first is not None and number >= MAX_EXAMINED:
+            break
+    return first

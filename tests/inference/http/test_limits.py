@@ -163,6 +163,41 @@ class Idle:
         self.lost = True
 
 
+class Examined:
+    """A connection with an unfinished body that records when its state is examined."""
+
+    charged, evictable = 0, False
+
+    def __init__(self, limits: Limits, peer: str, examined: list[str]) -> None:
+        self.peer, self.limits, self.examined = peer, limits, examined
+        assert limits.add(cast(Connection, self))
+
+    @property
+    def sheddable(self) -> bool:
+        self.examined.append(self.peer)
+        return True
+
+    def shed(self) -> None:
+        self.limits.release(cast(Connection, self), self.charged)
+
+    def abort(self) -> None:
+        self.limits.remove(cast(Connection, self))
+
+
+@pytest.mark.parametrize("peers", [100, 1000])
+def test_few_connections_are_examined_to_free_memory_or_accept_a_connection(peers: int) -> None:
+    limits, examined = Limits(limits_with_share(1).config, 1000), list[str]()
+    bodies = [Examined(limits, str(number % peers), examined) for number in range(1000)]
+    for body in bodies:
+        assert limits.charge(cast(Connection, body), 4)
+    assert limits.charge(cast(Connection, bodies[-1]), 97)
+    assert len(set(examined)) == 1
+    assert len(examined) <= 1000 / peers
+    examined.clear()
+    Examined(limits, "new", examined)
+    assert len(examined) == 1
+
+
 @pytest.mark.parametrize("peers", [1, 200])
 def test_connections_without_a_successful_request_are_closed_first(peers: int) -> None:
     limits = Limits(limits_with_share(1).config, 200)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from inference.access import Access
 from inference.config import InferenceConfig
 from inference.engine.engine import ModelEngine
-from inference.engine.interface import UnavailableError
+from inference.engine.interface import Served, UnavailableError
 from inference.engine.pool import UNAVAILABLE_RETRY_SECONDS, Pool
 from inference.http.messages import HttpError
 from inference.metrics import Metrics
@@ -30,6 +30,8 @@ class Service:
         self.access = Access(config.api_keys_file) if config.api_keys_file else None
         """The API keys; None if requests do not need one."""
         self.metrics = metrics
+        self.loads: set[asyncio.Future[Served]] = set()
+        """Unfinished load requests, including those whose clients have disconnected."""
         self.loop = asyncio.get_running_loop()
         """The main event loop, to which the engine belongs."""
         self.last_turn = time.monotonic()

@@ -37,6 +37,8 @@ class Pending(NamedTuple):
 
     future: "asyncio.Future[Any]"
     finish: Callable[["asyncio.Future[Any]"], Response]
+    is_slow: bool = False
+    """True if the conversion may delay other requests."""
 
 
 Endpoint = Callable[[Service, Request, Reserve], "Response | Pending"]

@@ -3,6 +3,7 @@
 import asyncio
 import time
 from collections import deque
+from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Final, cast
@@ -36,6 +37,10 @@ QUEUED_BYTES: Final = 1 << 10
 TURN_SECONDS: Final = 0.001
 """Maximum time (s) per turn that a connection may spend on its pipelined requests."""
 
+ARRIVAL_SECONDS: Final = 0.0001
+"""Maximum time (s) spent on data that has just arrived, before its connection has to wait for a
+turn. Thousands of connections may receive data at the same time."""
+
 DELIVERY_POLL_SECONDS: Final = 0.02
 """Interval (s) between checks of whether the client has received the last response."""
 
@@ -60,8 +65,12 @@ class Connection(asyncio.Protocol):
         self._unparsed = b""
         """Received bytes to parse after the response to an earlier request, or in the next turn."""
         self._awaits_turn = False
+        self._convert: Callable[[], None] | None = None
+        """Converts the computed outputs of the active request to large JSON, in the next turn."""
         self._active: Request | None = None
         """The request that is being answered."""
+        self._answered = False
+        """True if a request that ended in the bytes being parsed has been answered."""
         self._queue: deque[Request] = deque()
         """Complete pipelined requests that wait behind the active one."""
         self._head_bytes = self._header_lines = self._received = self._served = 0
@@ -85,9 +94,10 @@ class Connection(asyncio.Protocol):
         """True if the connection may be dropped to free memory.
 
         This is the case while it waits for its client (to send the rest of a request, or to read a
-        response) or for a turn to parse large JSON.
+        response) or for a turn to parse large JSON, or if it has unparsed bytes.
         """
-        return self._reading is not None or self._output.awaits_client or self._awaits_parsing
+        receives = self._reading is not None or bool(self._unparsed)
+        return receives or self._output.awaits_client or self._awaits_parsing
 
     @property
     def _awaits_parsing(self) -> bool:
@@ -125,7 +135,7 @@ class Connection(asyncio.Protocol):
             if self._limits.charge(self, len(data)):
                 self._unparsed += data
                 if not self._awaits_turn:
-                    self._parse(time.monotonic() + TURN_SECONDS)
+                    self._parse(time.monotonic() + ARRIVAL_SECONDS)
             else:
                 self._reject(self._application.memory_limit_error)
         else:
@@ -137,7 +147,10 @@ class Connection(asyncio.Protocol):
         """Continue processing a large body, large JSON or many requests."""
         self._awaits_turn = False
         until = time.monotonic() + TURN_SECONDS
-        if self._queue:
+        if self._convert is not None:
+            convert, self._convert = self._convert, None
+            convert()
+        elif self._queue:
             self._advance(until)
         elif self._unparsed:
             self._parse(until)
@@ -158,7 +171,7 @@ class Connection(asyncio.Protocol):
             return
         self.transport.pause_reading()
         self._awaits_turn = True
-        if self._queue and self._queue[0].is_slow:
+        if self._convert is not None or (self._queue and self._queue[0].is_slow):
             turns = self._limits.parsing
         elif self._queue or self._unparsed:
             turns = self._limits.pipelined
@@ -170,7 +183,7 @@ class Connection(asyncio.Protocol):
         """Parse received bytes until the time is up or a request has to wait."""
         data, position = self._unparsed, 0
         self._unparsed = b""
-        while position < len(data) and not (self._input_ended or self._is_blocked):
+        while position < len(data) and not (self._input_ended or self._is_blocked or self._queue):
             size = PIECE_BYTES
             if self._in_body and self._reading is not None and self._reading.length is not None:
                 size = max(size, self._reading.length - self._received)
@@ -197,6 +210,7 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def _feed(self, data: bytes) -> None:
+        self._answered = False
         try:
             try:
                 self.parser.feed_data(data)
@@ -330,15 +344,19 @@ class Connection(asyncio.Protocol):
             # The body follows: see `_ignore_upgrade`.
             return
         self._reading, self._in_body = None, False
-        waits = self._active is not None or self._output.paused
+        # Answer further requests of a pipeline in turns, because some take a millisecond.
+        waits = self._active is not None or self._output.paused or self._answered
         if waits and not self.reserve(request, QUEUED_BYTES):
             self._reject(self._application.memory_limit_error)
             return
         self._queue.append(request)
-        if waits:
+        if not waits:
+            self._answered = True
+            self._advance()
+        elif self._is_blocked:
             self.transport.pause_reading()
         else:
-            self._advance()
+            self._await_turn()
 
     def reserve(self, request: Request, size: int) -> bool:
         """Count a request's bytes until it is answered; return False if they exceed a limit."""
@@ -439,17 +457,27 @@ class Connection(asyncio.Protocol):
 
     def _answer(self, request: Request) -> None:
         self._active = request
-        self._limits.small_requests += not request.is_slow
+        is_slow = request.is_slow
         answer = request.response or self._application.answer(
             request, partial(self.reserve, request)
         )
         if isinstance(answer, Response):
+            self._limits.small_requests += not is_slow
             self._send(request, answer)
         else:
+            self._limits.small_requests += not (is_slow or answer.is_slow)
             request.pending = answer
             answer.future.add_done_callback(lambda _: self._computed(request, answer))
 
     def _computed(self, request: Request, pending: "Pending") -> None:
+        waits = self._awaits_turn or self.transport.is_closing()
+        if pending.is_slow and not (waits or pending.future.cancelled()):
+            self._convert = partial(self._respond, request, pending)
+            self._await_turn()
+        else:
+            self._respond(request, pending)
+
+    def _respond(self, request: Request, pending: "Pending") -> None:
         # `pending` refers to the request. The reference cycle would keep both, and the outputs, in
         # memory for a long time.
         request.pending = None

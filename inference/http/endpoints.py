@@ -10,7 +10,14 @@ from prometheus_client import CONTENT_TYPE_LATEST, generate_latest
 
 from inference.engine.interface import Answer, DeadlineError, InputError, OverloadedError, Served
 from inference.http.application import Pending, Reserve, Route, Routes
-from inference.http.messages import JSON_LENGTH, HttpError, Request, Response, json_response
+from inference.http.messages import (
+    JSON_LENGTH,
+    LARGE_JSON,
+    HttpError,
+    Request,
+    Response,
+    json_response,
+)
 from inference.http.openapi import openapi_document
 from inference.protocol import v2_json
 from inference.service import Service
@@ -19,6 +26,10 @@ from workload.manifest import ExportError
 TIMEOUT: Final = "x-request-timeout"
 MAX_TIMEOUT: Final = 86_400
 """Maximum timeout (s) that a client can request."""
+
+MAX_LOADS: Final = 16
+"""Maximum number of load requests that wait for the model. They occupy connections of the
+administration port, which probes also need."""
 
 MAX_SILENCE: Final = 30.0
 """Time (s) without an iteration of the main event loop after which the server is not live."""
@@ -55,16 +66,18 @@ def _infer(service: Service, request: Request, reserve: Reserve) -> Pending:
         service.metrics.answered(answer, queued.samples)
         if request.span is not None and service.tracing is not None:
             service.tracing.answered(request.span, answer)
-        actual = v2_json.check_output_size(parsed, max_bytes, limits.max_json_bytes, answer)
-        if actual > size:
-            _reserve(reserve, actual - size)
+        v2_json.check_output_size(parsed, max_bytes, limits.max_json_bytes, answer)
         json, values = v2_json.write_answer(parsed, answer)
-        if not values:
-            return Response(json)
-        headers = ((JSON_LENGTH, str(len(json))),)
-        return Response(json, 200, "application/octet-stream", headers, values)
+        response = Response(json)
+        if values:
+            headers = ((JSON_LENGTH, str(len(json))),)
+            response = Response(json, 200, "application/octet-stream", headers, values)
+        # JSON may need several times as many bytes as the values.
+        if response.size > size:
+            _reserve(reserve, response.size - size)
+        return response
 
-    return Pending(queued.future, finish)
+    return Pending(queued.future, finish, parsed.plan.output_sizes[1] > LARGE_JSON)
 
 
 def _reserve(reserve: Reserve, size: int) -> None:
@@ -140,9 +153,13 @@ def _load(service: Service, request: Request, _: Reserve) -> Pending:
             "the body of a load request must be empty or {}: the server always loads the model's "
             "directory",
         )
+    if len(service.loads) >= MAX_LOADS:
+        raise OverloadedError(f"{MAX_LOADS} load requests are already waiting for the model")
     # If the client disconnects, loading continues, because other clients may wait for it.
     reload = asyncio.run_coroutine_threadsafe(service.engine.reload(), service.loop)
     loading = asyncio.wrap_future(reload)
+    service.loads.add(loading)
+    loading.add_done_callback(service.loads.discard)
     # Otherwise, if the client has disconnected, asyncio would log that no one retrieved the error.
     loading.add_done_callback(lambda done: done.cancelled() or done.exception())
     return Pending(asyncio.shield(loading), _load_response)
@@ -198,7 +215,7 @@ ADMIN_PATHS: Final[Routes] = {
     "/metrics": Route(_metrics, "Prometheus metrics", "Text", scope=None),
     "/v2/repository/index": Route(_index, "List the models", "Index", (), "POST", "admin"),
     "/v2/repository/models/{model}/load": Route(
-        _load, _LOAD, "Loaded", (404, 409), "POST", "admin"
+        _load, _LOAD, "Loaded", (404, 409, 429), "POST", "admin"
     ),
 }
 """Routes of the administration port, including probes and metrics."""

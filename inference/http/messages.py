@@ -30,8 +30,11 @@ JSON: Final = "application/json"
 JSON_LENGTH: Final = "inference-header-content-length"
 """Header with the length of the JSON in requests and responses that also have binary tensors."""
 LARGE_JSON: Final = 1 << 16
-"""Size (bytes) of JSON, or of a body with strings, above which parsing it may delay other requests,
-so connections take turns."""
+"""Size (bytes) of JSON, or of values to write as JSON, above which the conversion may delay other
+requests, so connections take turns."""
+LARGE_STRINGS: Final = 1 << 13
+"""Size (bytes) of a body above which the same applies if the model reads strings, because each
+string takes about 0.3 µs."""
 CLIENT_GONE: Final = 499
 """nginx's status code for a client that disconnected. It is counted in metrics and never sent."""
 
@@ -155,12 +158,14 @@ class Request:
         """The declared size of the body; None if it is sent in chunks."""
         if "transfer-encoding" in self.headers:
             return None
-        return int(self.headers.get("content-length") or 0)
+        # Python refuses to convert thousands of digits, even if they are zeros.
+        return int(self.headers.get("content-length", "").lstrip("0") or 0)
 
     @property
     def is_slow(self) -> bool:
         """True if parsing the body may delay other requests."""
-        if len(self.body) <= LARGE_JSON or self.response is not None:
+        large = LARGE_STRINGS if self.reads_strings else LARGE_JSON
+        if len(self.body) <= large or self.response is not None:
             return False
         length = "" if self.reads_strings else self.headers.get(JSON_LENGTH, "")
         return not length.isdecimal() or len(length) > 9 or int(length) > LARGE_JSON

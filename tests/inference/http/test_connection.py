@@ -5,6 +5,7 @@ import time
 
 import pytest
 
+from inference.http.application import Pending
 from inference.http.connection import PIECE_BYTES
 from inference.http.messages import Request, Response
 from tests.inference.http.connections import (
@@ -29,6 +30,15 @@ async def test_chunk_extensions_do_not_count_as_headers() -> None:
         connection,
         INFER + b"Transfer-Encoding: chunked\r\n\r\n" + b"1;e=1\r\nx\r\n" * 20_000 + b"0\r\n\r\n",
     )
+    assert len(application.computations) == 1
+    assert not transport.written
+
+
+@pytest.mark.parametrize("length", [b"0" * 5000, b"0" * 5000 + b"1"])
+async def test_content_length_may_have_thousands_of_leading_zeros(length: bytes) -> None:
+    connection, transport, application = connected()
+    body = b"x" * int(length[-1:])
+    receive(connection, INFER + b"Content-Length: " + length + b"\r\n\r\n" + body)
     assert len(application.computations) == 1
     assert not transport.written
 
@@ -124,6 +134,18 @@ async def test_pipelined_requests_are_parsed_in_turns(
     assert connection.charged == 0
 
 
+async def test_unparsed_pipeline_is_dropped_to_free_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 0.0)
+    connection, transport, _ = connected()
+    # A piece ends between two requests.
+    connection.data_received(b"GET /now HTTP/1.1\r\nHost: abc\r\n\r\n" * 1000)
+    assert connection.charged > 10_000
+    assert connection.sheddable
+    connection.shed()
+    assert (connection.charged, transport.aborted) == (0, True)
+    await asyncio.sleep(0.01)
+
+
 async def test_requests_queued_behind_a_computation_are_answered_in_turns(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -162,6 +184,30 @@ async def test_number_of_requests_answered_in_one_turn_is_limited(
     assert transport.written.count(b"HTTP/1.1 200") < 60
 
 
+async def test_data_that_has_just_arrived_gets_less_time_than_a_turn(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("inference.http.connection.ARRIVAL_SECONDS", 0.0)
+    monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 10.0)
+    connection, transport, _ = connected()
+    connection.data_received(b"\r\n" * PIECE_BYTES)
+    assert (transport.reading, connection.charged) == (False, PIECE_BYTES)
+    while connection.charged:
+        await asyncio.sleep(0)
+    assert transport.reading
+
+
+async def test_only_one_request_that_has_just_arrived_is_answered_at_once() -> None:
+    connection, transport, _ = connected()
+    connection.data_received(b"GET /now HTTP/1.1\r\n\r\n" * 10)
+    assert transport.written.count(b"HTTP/1.1 200") == 1
+    assert connection.charged > 0
+    while not transport.reading:
+        await asyncio.sleep(0)
+    assert transport.written.count(b"HTTP/1.1 200") == 10
+    assert connection.charged == 0
+
+
 async def test_remainder_of_a_body_is_parsed_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("inference.http.connection.TURN_SECONDS", 1.0)
     connection, _, application = connected()
@@ -195,6 +241,30 @@ async def test_large_json_waits_for_the_turn_of_its_connection(length: str) -> N
     connection.data_received(head + b"x" * 100_000)
     assert len(application.computations) == 2
     disconnect(connection)
+
+
+@pytest.mark.parametrize("disconnects", [False, True])
+async def test_outputs_are_converted_to_large_json_in_the_turn_of_their_connection(
+    disconnects: bool,
+) -> None:
+    connection, transport, application = connected()
+    future = asyncio.get_running_loop().create_future()
+    pending = Pending(future, lambda _: Response(b"{}"), is_slow=True)
+    application.answer = lambda *_: pending
+    receive(connection, INFER + b"Content-Length: 1\r\n\r\nx")
+    # Such requests are not small ones, for which others have to wait.
+    assert application.limits.small_requests == 0
+    future.set_result(None)
+    await asyncio.sleep(0)
+    assert (transport.written, transport.reading) == (b"", False)
+    if disconnects:
+        disconnect(connection)
+    while not application.ended:
+        await asyncio.sleep(0)
+    assert application.ended == ["/infer"]
+    assert transport.written.count(b"HTTP/1.1 200") == (not disconnects)
+    assert transport.reading or disconnects
+    assert connection.charged == 0
 
 
 @pytest.mark.parametrize(

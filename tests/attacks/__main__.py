@@ -1,4 +1,4 @@
-"""Attacks on the model server: `make test-attacks`, 20 minutes; `ATTACK=text` selects by name.
+"""Attacks on the model server: `make test-attacks`, 27 minutes; `ATTACK=text` selects by name.
 
 During each attack, well-behaved callers send requests, and health probes are sent. The program
 prints one line per attack and exits with 1 unless all goals are met: callers keep 90 % of their
@@ -20,7 +20,6 @@ import trustme
 
 from tests.attacks.attacks import (
     ADMIN,
-    ALLOWED_5XX,
     ATTACKS,
     FEW_FILES,
     LISTENER_ATTACKS,
@@ -28,6 +27,7 @@ from tests.attacks.attacks import (
     Attack,
     run,
 )
+from tests.attacks.client import ALLOWED_5XX
 from tests.attacks.target import (
     INFER,
     Attacked,

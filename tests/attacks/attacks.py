@@ -13,86 +13,24 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from multiprocessing.connection import Connection
 from typing import Final
 
+from tests.attacks.client import (
+    MIB,
+    connected,
+    exchange,
+    expect,
+    head,
+    read_statuses,
+    request,
+    run_concurrently,
+)
 from tests.attacks.model import DIE
-from tests.attacks.target import INFER, infer_body
+from tests.attacks.target import infer_body
 
 Attack = Callable[[int, float], Awaitable[None]]
-Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-
-MIB: Final = 2**20
-ALLOWED_5XX: Final = {503, 504}
-
-
-def head(length: int | None, *headers: str, path: str = INFER, method: str = "POST") -> bytes:
-    """Return the head of a request."""
-    lines = [f"{method} {path} HTTP/1.1", "Host: x", *headers]
-    if length is not None:
-        lines.append(f"Content-Length: {length}")
-    return ("\r\n".join(lines) + "\r\n\r\n").encode()
-
-
-def request(body: bytes, *headers: str, path: str = INFER) -> bytes:
-    """Return a complete request."""
-    return head(len(body), *headers, path=path) + body
-
-
-@contextlib.asynccontextmanager
-async def connected(port: int, peer: int = 2) -> AsyncIterator[Streams]:
-    """Connect from 127.0.0.`peer`."""
-    address = (f"127.0.{peer >> 8}.{peer & 255}", 0)
-    streams = await asyncio.open_connection("127.0.0.1", port, local_addr=address, limit=64 * MIB)
-    try:
-        yield streams
-    finally:
-        streams[1].transport.abort()
-
-
-async def read_statuses(reader: asyncio.StreamReader, count: int = 1) -> list[int]:
-    """Return the status codes of up to `count` responses; fewer if the connection ends."""
-    codes: list[int] = []
-    with contextlib.suppress(asyncio.IncompleteReadError, ConnectionError, TimeoutError):
-        async with asyncio.timeout(20):
-            while len(codes) < count:
-                lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-                code = int(lines[0].split()[1])
-                if code == 100:
-                    continue
-                if code >= 500 and code not in ALLOWED_5XX:
-                    raise AssertionError(f"answered {code}")
-                names = dict(line.lower().split(": ", 1) for line in lines[1:] if line)
-                await reader.readexactly(int(names.get("content-length", "0")))
-                codes.append(code)
-    return codes
-
-
-async def exchange(port: int, content: bytes, count: int = 1, peer: int = 2) -> list[int]:
-    """Send bytes and return the status codes of the responses."""
-    async with connected(port, peer) as (reader, writer):
-        with contextlib.suppress(ConnectionError):
-            writer.write(content)
-            await writer.drain()
-        return await read_statuses(reader, count)
-
-
-async def expect(port: int, content: bytes, allowed: Iterable[int]) -> None:
-    """Raise unless the response, if any, has an allowed status."""
-    for code in await exchange(port, content):
-        if code not in allowed:
-            raise AssertionError(f"{content[:60]!r} was answered with {code}")
-
-
-async def run_concurrently(count: int, attacker: Callable[[int], Awaitable[None]]) -> None:
-    """Run `count` attackers concurrently. The server may close their connections."""
-
-    async def ignore_disconnects(number: int) -> None:
-        with contextlib.suppress(OSError, EOFError, asyncio.IncompleteReadError):
-            await attacker(number)
-
-    await asyncio.gather(*(ignore_disconnects(number) for number in range(count)))
 
 
 def held_connections(count: int, *pieces: bytes, peers: int = 1, pause: float = 1.0) -> Attack:
@@ -306,6 +244,120 @@ def slow_readers(rate: int) -> Attack:
     return attack
 
 
+def streams(first: bytes, piece: bytes, count: int) -> Attack:
+    """Send a piece on many connections as fast as possible, and reconnect if they are closed."""
+
+    async def attack(port: int, until: float) -> None:
+        async def one(number: int) -> None:
+            while time.monotonic() < until:
+                with contextlib.suppress(OSError):
+                    async with connected(port, 2 + number % 8) as (_, writer):
+                        writer.write(first)
+                        while time.monotonic() < until:
+                            writer.write(piece)
+                            await writer.drain()
+                            await asyncio.sleep(0)
+                await asyncio.sleep(0.01)
+
+        await run_concurrently(count, one)
+
+    return attack
+
+
+def unread(content: bytes, count: int) -> Attack:
+    """Send requests on many connections, and never read the responses."""
+
+    async def attack(port: int, until: float) -> None:
+        async def one(number: int) -> None:
+            async with connected(port, 2 + number % 40) as (_, writer):
+                writer.transport.pause_reading()  # type: ignore[attr-defined]
+                writer.write(content)
+                await asyncio.sleep(min(4.5, max(0.0, until - time.monotonic())))
+
+        await run_concurrently(count, one)
+
+    return attack
+
+
+async def connections_at_the_limit(port: int, until: float) -> None:
+    """Open connections one after the other, while slow bodies occupy all connections."""
+
+    async def connect(number: int) -> None:
+        while time.monotonic() < until:
+            async with connected(port, 100 + number):
+                await asyncio.sleep(0.02)
+
+    slow_bodies = held_connections(4096, head(1000), b"", peers=2)
+    await asyncio.gather(slow_bodies(port, until), run_concurrently(40, connect))
+
+
+async def canceled(port: int, until: float) -> None:
+    """Reset connections while their requests are computed."""
+
+    async def one(number: int) -> None:
+        while time.monotonic() < until:
+            async with connected(port, 2 + number % 8) as (_, writer):
+                peer: socket.socket = writer.get_extra_info("socket")
+                peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                writer.write(request(infer_body()))
+                await asyncio.sleep(0.002)
+
+    await run_concurrently(40, one)
+
+
+async def mixed_pipelines(port: int, until: float) -> None:
+    """Send different requests at once, and check that all are answered in order."""
+    parts = {
+        GET: 200,
+        request(infer_body()): 200,
+        MISSING: 404,
+        OPENAPI: 200,
+        request(b"{}"): 400,
+        request(infer_body() + b" " * 100_000): 200,
+    }
+    while time.monotonic() < until:
+        codes = await exchange(port, b"".join(parts) * 20, len(parts) * 20)
+        if codes != [*parts.values()] * 20:
+            raise AssertionError(f"mixed pipelines were answered with {codes}")
+
+
+async def ambiguous_chunks(port: int, until: float) -> None:
+    """Send chunk sizes, trailers and lengths on which two parsers may disagree."""
+    del until
+    body = infer_body()
+    size = f"{len(body):x}"
+    for first in (f"0x{size}", f"+{size}", f"{size} ", f"{size};a\n", f"f{'f' * 16}{size}"):
+        chunks = f"{first}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+        await expect(port, CHUNKED + chunks + GET, {400})
+    for trailer in ("Content-Length: 9", "Transfer-Encoding: x", "X: y\r\n z", "\0: x"):
+        chunks = f"{size}\r\n".encode() + body + b"\r\n0\r\n" + trailer.encode()
+        await expect(port, CHUNKED + chunks + b"\r\n\r\n" + GET, {400})
+    for name in ("\x0bchunked", '"chunked"', "chunked, chunked", ""):
+        await expect(port, head(None, f"Transfer-Encoding: {name}") + GET, {400})
+    for line in ("X: y\rContent-Length: 1", "X: y\nContent-Length: 1", ": x", "X", "X: a\0b"):
+        await expect(port, head(None, line, path="/v2", method="GET"), {400})
+    await expect(port, head(None, "Content-Length: " + "0" * 5000), {400})
+    await expect(port, head(None, f"Content-Length: {'0' * 5000}{len(body)}") + body, {200})
+
+
+async def invalid_names(port: int, until: float) -> None:
+    """Send odd names of models, outputs and parameters, and odd timeouts."""
+    del until
+    for name in ("..", "%2e%2e%2f", "%252e", "%00", "%0d%0aX:%20y", "%ed%a0%80", "a" * 90):
+        for path in (f"/v2/models/{name}/infer", f"/v2/models/attacked/versions/{name}/infer"):
+            await expect(port, head(0, path=path), {404})
+    for timeout in ("nan", "inf", "-1", "0", "1_0", "0x10", "\xb2", "9" * 3000):
+        await expect(port, request(infer_body(), f"X-Request-Timeout: {timeout}"), {400})
+    body = infer_body()
+    for wanted in (b"[%s]" % b",".join([b'{"name": "value"}'] * 5000), b"[1]", b'{"name": 1}'):
+        document = body.replace(b'[{"name": "value"}]', wanted)
+        await expect(port, request(document), {400})
+    for parameters in (b"[]", b'{"classification": 3}', b'{"timeout": 1e300}', b'{"a": {}}'):
+        await expect(port, request(b'{"parameters": %s, %s' % (parameters, body[1:])), {400})
+    for text in (rb"\ud800", rb"\u0000", b"\xff"):
+        await expect(port, request(body.replace(b'"inputs"', b'"%s"' % text)), {400})
+
+
 async def half_handshakes(port: int, until: float) -> None:
     """Begin TLS handshakes on many connections and never answer the server."""
     outgoing = ssl.MemoryBIO()
@@ -334,6 +386,12 @@ def large_json(body: bytes) -> Attack:
     """Send 16 MiB of JSON several times."""
     content = body + b" " * (16 * MIB - len(body))
     return repeated(request(content), {400, 413, 429})
+
+
+def json_outputs(samples: int) -> bytes:
+    """Return a request whose response has 1 MiB of values per sample as JSON."""
+    body = infer_body(samples=samples, output="large")
+    return request(body.replace(b', "parameters": {"binary_data": true}', b""))
 
 
 def large_document(field: bytes, item: bytes) -> bytes:
@@ -374,6 +432,8 @@ async def protocol_variants(port: int, until: float) -> None:
 
 
 GET = b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n"
+OPENAPI = head(None, path="/openapi.json", method="GET")
+METRICS = head(None, path="/metrics", method="GET")
 MISSING = request(b"x" * 10, path="/none")
 LOAD = "/v2/repository/models/attacked/load"
 
@@ -436,11 +496,37 @@ ATTACKS: Final[dict[str, Attack]] = {
     "numbers and sizes out of range": invalid_numbers,
     "HTTP/1.0, Expect and compression": protocol_variants,
     "three poison requests": poison,
+    "4,000 bodies that stop at 80 KiB": held_connections(
+        4000, head(90_000) + b"x" * 80_000, b"", peers=40
+    ),
+    "connections at the limit": connections_at_the_limit,
+    "100 clients that send empty lines": streams(b"", b"\r\n" * 30_000, 100),
+    "20 clients that send discarded bodies": streams(head(2**40, path="/none"), b"x" * 2**16, 20),
+    "3,000 unread pipelines": unread(OPENAPI * 200, 3000),
+    "100 unread responses of 2 MiB of JSON": unread(json_outputs(2) * 4, 100),
+    "40 clients requesting 2 MiB of JSON": flood(json_outputs(2), 40, pause=0.1),
+    "100 clients requesting the description": flood(OPENAPI, 100, pause=0.02),
+    "100 clients with zeros in Content-Length": flood(
+        head(None, f"Content-Length: {'0' * 5000}5"), 100, pause=0.05
+    ),
+    "canceled requests": canceled,
+    "mixed pipelines": mixed_pipelines,
+    "ambiguous chunks and lengths": ambiguous_chunks,
+    "odd names, parameters and timeouts": invalid_names,
+    "500 slow trailers": held_connections(
+        500, CHUNKED + b"0\r\n", b"X: y\r\n", peers=20, pause=0.1
+    ),
+    "3,000 bodies awaiting 100 Continue": held_connections(
+        3000, head(1000, "Expect: 100-continue"), b"", peers=40
+    ),
 }
 ADMIN: Final[dict[str, Attack]] = {
     "admin: 300 idle connections": held_connections(300, peers=10),
     "admin: 300 slow bodies": held_connections(300, head(1000, path=LOAD), b"", peers=10),
     "admin: 300 idle connections of the prober": held_connections(300, peers=0),
+    "admin: 100 clients requesting metrics": flood(METRICS, 100, pause=0),
+    "admin: pipelined requests for metrics": flood(METRICS, 20, pause=0.1, count=100),
+    "admin: 100 clients loading the model": flood(head(0, path=LOAD), 100, pause=0),
 }
 TLS: Final[dict[str, Attack]] = {
     "TLS: 6,000 clients without a handshake": held_connections(6000, peers=40),

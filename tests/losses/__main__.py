@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from tests.attacks.attacks import request
+from tests.attacks.client import request
 from tests.attacks.target import Attacked, attacked, infer_body
 from tests.inference.engine.exports import write_probe
 

@@ -39,7 +39,7 @@ _IDLE_PYTHON: Final = re.compile(
     r"\s*(?:import \w+\s*;\s*)*(?:pass|\d*|(?:sys\.|os\._)?exit\(0?\)|print\([^()]*\))\s*;?\s*"
 )
 _SEPARATORS: Final = (";", "&", "\n")
-_SLEEP: Final = re.compile(r"\bsleep\s+(\d+(?:\.\d+)?)([smhd]?)\b")
+_SLEEP: Final = re.compile(r"\bsleep(?:\s+|\(\s*)(\d+(?:\.\d+)?)([smhd]?)\b")
 _SECONDS: Final = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 

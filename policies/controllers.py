@@ -151,14 +151,19 @@ class Workload:
         The label may be on the pod, on the resource or on a template between them.
 
         Kueue does not manage Volcano Jobs, and ignores an empty label and the label of a Kubeflow
-        runtime. If the label is on a pod template, Kueue admits each pod separately.
+        runtime. If the label is on a pod template, Kueue admits each pod separately; if it is on
+        one of several jobs, Kueue does not admit them together. The label of an object may be
+        unknown during a preview.
         """
         node: Node | None = pod.spec.parent if self._record.annotations else None
         if node is not None and node.steps != self.resource.root.steps:
             node = node.parent
         while node is not None and not (self.is_template and node.parent is None):
             label = node["metadata"]["labels"][KUEUE_QUEUE_LABEL]
-            if isinstance(node.value, dict) and (label.text or "").strip():
+            is_set = label.awaited or bool((label.text or "").strip())
+            steps_in_object = node.steps[len(self.resource.root.steps) :]
+            in_list = any(isinstance(step, int) for step in steps_in_object)
+            if isinstance(node.value, dict) and is_set and not in_list:
                 return label
             node = node.parent
         return None

@@ -152,8 +152,14 @@ class ContainerNode(Node):
 def _image(container: Node, image: Node) -> Node:
     """Return the name of an image, even if the repository and the tag are separate fields."""
     if isinstance(image.value, dict):
+        parts = [image[key] for key in ("repository", "tag", "version")]
+        if any(part.awaited for part in parts):
+            return Node(UNKNOWN, container, image.key)
         name, tag = image["repository"].text, image["tag"].text or image["version"].text
     elif isinstance(container.value, dict) and "repository" in container.value:
+        parts = [container[key] for key in ("repository", "version", "tag")]
+        if any(part.awaited for part in (image, *parts)):
+            return Node(UNKNOWN, container, image.key)
         name = f"{container['repository'].text}/{container.value.get('image')}"
         tag = container["version"].text or container["tag"].text
     else:

@@ -15,6 +15,8 @@ several GPUs in total are neither `batch` nor `interactive`.
 
 A label cannot exempt a pod from the rules that apply to every pod. Only the configuration can
 exempt the pod, by naming its workload.
+
+If the label is not known yet, the pod has no role-specific requirements during the preview.
 """
 
 from __future__ import annotations
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 from kube.accelerators import Accelerators
 from kube.workloads.record import NO_RECORD, Role
 from policies.counts import UNLIMITED, product
+from policies.values import UNKNOWN, Unknown
 
 if TYPE_CHECKING:
     from policies.workloads import Pod
@@ -83,6 +86,8 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     if requests_gpu and "training" in roles and gpus > small:
         roles = [role for role in roles if role not in _SMALL_ROLES]
     chosen = _role_from_labels(pod, settings)
+    if chosen is UNKNOWN:
+        return "system"
     if chosen in roles:
         return chosen
     if not requests_gpu and not record.always:
@@ -90,9 +95,11 @@ def role_of(pod: Pod, settings: RoleSettings) -> Role:
     return "batch" if record.ends is None and runs_to_completion and "batch" in roles else roles[0]
 
 
-def _role_from_labels(pod: Pod, settings: RoleSettings) -> Role | None:
+def _role_from_labels(pod: Pod, settings: RoleSettings) -> Role | Unknown | None:
     for labels in (pod.metadata["labels"], pod.resource.labels):
         for label in settings.component_labels:
+            if labels[label].awaited:
+                return UNKNOWN
             role = settings.component_roles.get(labels[label].text or "")
             if role is not None:
                 return role

@@ -26,6 +26,15 @@ class Unknown(Enum):
 
 UNKNOWN: Final = Unknown.UNKNOWN
 
+_MERGED_LISTS: Final = frozenset(
+    {
+        *("containers", "initContainers", "ephemeralContainers", "volumes", "env", "ports"),
+        *("volumeMounts", "volumeDevices", "resourceClaims", "claims", "imagePullSecrets"),
+        *("topologySpreadConstraints", "hostAliases", "listeners"),
+    }
+)
+"""Lists whose items are merged with the existing items by a patch. A patch replaces other lists."""
+
 _PLAIN_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$-]*")
 
 Key = str | int
@@ -36,7 +45,8 @@ class Node:
 
     Reading never fails: a missing key returns a node with the value None, and anything below an
     unknown value is unknown. In a partial manifest, such as a patch, a missing key is unknown too,
-    because the rest of the manifest may set it.
+    because the rest of the manifest may set it. The items of a list that a patch replaces are
+    complete.
     """
 
     __slots__ = ("_key", "_parent", "_partial", "value")
@@ -57,7 +67,11 @@ class Node:
             value = UNKNOWN
         elif isinstance(self.value, list) and isinstance(key, int) and key < len(self.value):
             value = self.value[key]
-        return Node(value, self, key, self._partial)
+        return self._child(value, key)
+
+    def _child(self, value: Any, key: Key) -> Node:
+        replaced = isinstance(self.value, list) and self._key not in _MERGED_LISTS
+        return Node(value, self, key, self._partial and not replaced)
 
     def at(self, path: str) -> Node:
         """Return the value at a path in the syntax of `kube.workloads.record`, without `*`."""
@@ -107,6 +121,18 @@ class Node:
         return self.value is not UNKNOWN
 
     @property
+    def awaited(self) -> bool:
+        """True if the manifest sets the value, or an object around it, to an unknown value.
+
+        An unset value of a partial manifest is unknown as well, but it is not awaited.
+        """
+        if self.value is not UNKNOWN or self._parent is None:
+            return self.value is UNKNOWN
+        siblings = self._parent.value
+        is_set = isinstance(siblings, dict) and siblings.get(self._key) is UNKNOWN
+        return is_set or isinstance(siblings, list) or self._parent.awaited
+
+    @property
     def absent(self) -> bool:
         """True if the value is absent; null counts as absent, as in Kubernetes."""
         return self.value is None
@@ -133,7 +159,7 @@ class Node:
         if isinstance(self.value, list):
             for index, item in enumerate(self.value):
                 if item is not None and item is not UNKNOWN:
-                    yield Node(item, self, index, self._partial)
+                    yield self._child(item, index)
 
     def fields(self) -> Iterator[tuple[str, Node]]:
         """Yield the keys and values of an object; yield nothing for other values."""
@@ -149,11 +175,7 @@ class Node:
             pairs = enumerate(self.value)
         else:
             return []
-        return [
-            Node(item, self, key, self._partial)
-            for key, item in pairs
-            if isinstance(item, dict | list)
-        ]
+        return [self._child(item, key) for key, item in pairs if isinstance(item, dict | list)]
 
 
 def any_field(value: Any, test: Callable[[str, Any], bool]) -> bool:

@@ -209,7 +209,7 @@ class Pod:
     @cached_property
     def images(self) -> list[Node]:
         """Images that the pod specifies outside of its containers and volumes."""
-        return [image for image in images_at(self.spec, self.location) if image.present]
+        return [image for image in images_at(self.spec, self.location) if not image.absent]
 
     @cached_property
     def volumes(self) -> Node:

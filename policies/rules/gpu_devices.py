@@ -110,7 +110,8 @@ def _lacks_limit(pod: Pod, config: LimitConfig) -> bool:
     for container in pod.containers:
         # `gpu-requests-equal-limits` reports GPUs that are only in requests.
         requested = container.gpus(config.accelerators)
-        known = container.resources["limits"].known
+        limits, claims = container.resources["limits"], container.resources["claims"]
+        known = limits.known and claims.complete and not limits.partial
         if requested or not known or container.gpu_claims(config.accelerators):
             return False
     return pod.spec["containers"].complete

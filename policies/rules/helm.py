@@ -10,6 +10,7 @@ from pydantic import Field
 
 from policies.resources import Resource
 from policies.rule import Level, Rule, RuleConfig, Severity, Violation, release_rule, show
+from policies.settings import SystemNames
 from policies.values import Node
 
 _CHARTS = (("chart",), ("spec", "chart"), ("spec", "chart", "spec", "chart"))
@@ -43,7 +44,7 @@ def _command(resource: Resource) -> str:
 class HelmReleaseConfig(RuleConfig):
     """Configuration of `helm-release-judged`."""
 
-    checked_elsewhere: list[str] = Field(
+    checked_elsewhere: SystemNames = Field(
         default=[],
         description="Objects whose rendered manifests are checked elsewhere, such as in CI, each "
         "as `namespace/Kind/name` or `namespace/Kind.group/name`; `*` matches anything.",

@@ -30,8 +30,9 @@ class AnnotationConfig(SystemConfig):
             "iam.amazonaws.com/role",
             # sidecars
             *("sidecar.istio.io/proxyimage", "sidecar.istio.io/uservolume*"),
-            "sidecar.istio.io/bootstrapoverride",
+            *("sidecar.istio.io/bootstrapoverride", "proxy.istio.io/overrides"),
             *("*.linkerd.io/*image", "*.linkerd.io/enable-debug-sidecar"),
+            *("vault.hashicorp.com/*json-patch", "vault.hashicorp.com/agent-run-as-user"),
             *("vault.hashicorp.com/*image", "vault.security.banzaicloud.io/*image"),
             *("dapr.io/*image", "dapr.io/volume-mounts*"),
             *("consul.hashicorp.com/consul-sidecar-user-volume*", "kuma.io/container-patches"),

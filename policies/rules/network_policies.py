@@ -85,6 +85,9 @@ def _selects_training(
     """Return whether a selector matches every pod, or a training pod in the namespace."""
     if selector.absent or matches_everything(selector):
         return True
+    # The selector of an existing policy, to which a patch adds ingress, may match training pods.
+    if selector.partial and not selector.known:
+        return True
     if not (selector.known and all(label.known for _, label in selector["matchLabels"].fields())):
         return False
     keys = [key for key, _ in selector["matchLabels"].fields()]

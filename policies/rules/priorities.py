@@ -103,8 +103,7 @@ def tolerations_bounded(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     """A pod that tolerates all taints can run on control plane, cordoned and other teams' nodes."""
     for toleration in pod.spec["tolerations"].items():
         key = toleration["key"]
-        # A patch replaces the whole list, so a key that the patch omits is absent in the cluster.
-        if isinstance(toleration.value, dict) and not toleration.value.get("key", ""):
+        if isinstance(toleration.value, dict) and key.value in (None, ""):
             yield Violation(toleration, "the key of a taint")
         elif key.value in _RESERVED_TAINTS:
             yield Violation(key, "nothing: these nodes are not for workloads")

@@ -31,7 +31,14 @@ from policies.rule import (
     workload_rule,
 )
 from policies.rules.gpu_devices import is_cpu_task
-from policies.settings import ExactNames, NoConfig, QueueSystem, RoleConfig, TaskConfig
+from policies.settings import (
+    ExactNames,
+    NoConfig,
+    QueueSystem,
+    RoleConfig,
+    SystemNames,
+    TaskConfig,
+)
 from policies.values import Node
 from policies.views import Stack
 from policies.workloads import Pod
@@ -69,7 +76,7 @@ BATCH_LABEL: Final = (
 class GangConfig(SystemsConfig, TaskConfig):
     """Configuration of `training-gang-whole` and `training-pod-group-whole`."""
 
-    elastic_workloads: list[str] = Field(
+    elastic_workloads: SystemNames = Field(
         default=[],
         description="Workloads that may start with only some of their pods, each as "
         "`namespace/Kind/name`; `*` matches anything.",

@@ -68,7 +68,7 @@ def _written_claims(workload: Workload, config: RoleConfig) -> Iterator[Node]:
 def checkpoints_shared(stack: Stack, config: RoleConfig) -> Iterator[Violation]:
     """With ReadWriteOnce, the pod on the second node waits forever for the volume."""
     for workload in stack.workloads:
-        if workload.size is not None and workload.size <= 1:
+        if workload.size is None or workload.size <= 1:
             continue
         for name in _written_claims(workload, config):
             namespace = workload.resource.namespace

@@ -130,6 +130,19 @@ def test_wildcards_in_exact_names_are_rejected(rule: str, setting: str) -> None:
         configure({rule: {setting: ["team-*"]}}, RULES)
 
 
+@pytest.mark.parametrize(
+    ("rule", "setting"),
+    [
+        ("training-gang-whole", "elasticWorkloads"),
+        ("training-pod-group-whole", "elasticWorkloads"),
+        ("helm-release-judged", "checkedElsewhere"),
+    ],
+)
+def test_patterns_that_exempt_every_object_are_rejected(rule: str, setting: str) -> None:
+    with pytest.raises(ConfigurationError, match="exempts every namespace"):
+        configure({rule: {setting: ["*"]}}, RULES)
+
+
 def test_all_configuration_problems_are_reported_at_once() -> None:
     with pytest.raises(ConfigurationError) as exc_info:
         configure({"a": "mandatory", "shm-fits-memory": {"share": 7}}, RULES)

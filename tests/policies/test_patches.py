@@ -7,6 +7,9 @@ from pulumi_policy import ResourceValidationArgs, proxy
 
 from policies.binding import Binding
 from policies.catalogue import RULES
+from policies.resources import Resource
+from policies.rules.network_policies import namespace_default_deny
+from policies.views import Stack, View
 from tests.policies import manifests
 from tests.policies.harness import Manifest, changed, options, type_of
 
@@ -141,3 +144,28 @@ def test_patch_with_a_complete_good_object_passes(manifest: Manifest) -> None:
 def test_patch_that_changes_only_metadata_passes() -> None:
     patch = changed(resource("v1", "Namespace", {}), ("metadata/labels", {"team": "vision"}))
     assert rejecting_rules(type_of(patch, "Patch"), patch) == set()
+
+
+def test_items_of_a_list_that_a_patch_replaces_are_complete() -> None:
+    rule = {"apiGroups": [""], "resources": ["secrets"], "verbs": ["get"]}
+    role = {**resource("rbac.authorization.k8s.io/v1", "ClusterRole", {}), "rules": [rule]}
+    assert rejecting_rules(type_of(role, "Patch"), role, EXISTING) == {"rbac-least-privilege"}
+
+
+@pytest.mark.parametrize(
+    "patch",
+    [
+        resource("networking.k8s.io/v1", "NetworkPolicy", {"ingress": [{}]}),
+        resource("networking.k8s.io/v1", "NetworkPolicy", {"podSelector": {}, "ingress": [{}]}),
+        resource("projectcalico.org/v3", "NetworkPolicy", {"ingress": [{"action": "Allow"}]}),
+        resource("crd.antrea.io/v1beta1", "NetworkPolicy", {"ingress": [{"action": "Allow"}]}),
+    ],
+    ids=lambda patch: f"{patch['apiVersion']} {patch['spec']}",
+)
+def test_patch_that_opens_an_existing_network_policy_is_rejected(patch: Manifest) -> None:
+    resources = [Resource(type_of(item), item) for item in manifests.whole_stack()]
+    opening = Resource(type_of(patch, "Patch"), patch, existing=["training/*/*"])
+    stack = Stack([View(item) for item in (*resources, opening)])
+    config = namespace_default_deny.configure({})
+    reported = [violation.resource for violation in namespace_default_deny.check(stack, config)]
+    assert reported == [opening]

@@ -143,6 +143,13 @@ def test_unknown_gpu_limit_and_queue_are_not_violations() -> None:
         assert evaluate_rule(rule.name, *stack, job) == [], rule.name
 
 
+def test_unknown_number_of_pods_does_not_require_a_shared_claim() -> None:
+    claim = changed(manifests.claim(), ("spec/accessModes", ["ReadWriteOnce"]))
+    assert evaluate_rule("checkpoints-shared", claim, manifests.batch_job())
+    unknown = changed(manifests.batch_job(), ("spec/parallelism", UNKNOWN_VALUE))
+    assert evaluate_rule("checkpoints-shared", claim, unknown) == []
+
+
 def test_plain_data_is_not_changed_by_the_conversion() -> None:
     job = manifests.volcano_job()
     assert plain(job) == job

@@ -59,6 +59,19 @@ def test_kueue_label_may_be_on_the_job_template_of_a_cron_job() -> None:
     assert evaluate_rule("training-queue-named", cron) == []
 
 
+def test_kueue_label_on_one_job_of_a_job_set_does_not_form_a_gang() -> None:
+    template = batch_job((LABEL, "team"), ("metadata/name", REMOVED))
+    job_set = {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": manifests.metadata("pretrain"),
+        "spec": {"replicatedJobs": [{"name": "worker", "replicas": 2, "template": template}]},
+    }
+    for rule in RULES:
+        assert evaluate_rule(rule, job_set)
+        assert evaluate_rule(rule, changed(job_set, (LABEL, "team"))) == []
+
+
 @pytest.mark.parametrize(("minimum", "accepted"), [("1", False), ("2", True)])
 def test_partial_admission_is_rejected_unless_the_workload_is_elastic(
     minimum: str, accepted: bool

@@ -276,6 +276,7 @@ def test_anti_affinity_must_spread_replicas_over_nodes(key: str, accepted: bool)
         ({"exec": {"command": ["sleep", "40"]}}, "40"),
         ({"exec": {"command": ["/bin/sh", "-c", "sleep 10; drain; sleep 1m"]}}, "70"),
         ({"sleep": {"seconds": 35}}, "35"),
+        ({"exec": {"command": ["python3", "-c", "import time; time.sleep(45)"]}}, "45"),
     ],
 )
 def test_sleep_of_a_pre_stop_command_counts_towards_the_grace_period(
@@ -285,6 +286,16 @@ def test_sleep_of_a_pre_stop_command_counts_towards_the_grace_period(
         "inference-grace-period", server((f"{MAIN}/lifecycle/preStop", handler))
     )
     assert f"more than {seconds} seconds" in message
+
+
+def test_sleep_of_a_sidecar_counts_towards_the_grace_period() -> None:
+    lifecycle = {"preStop": {"sleep": {"seconds": 35}}}
+    proxy = {**manifests.container("proxy", gpus=None), "lifecycle": lifecycle}
+    path = f"{POD}/initContainers"
+    assert evaluate_rule("inference-grace-period", server((path, [proxy]))) == []
+    sidecar = {**proxy, "restartPolicy": "Always"}
+    (message,) = evaluate_rule("inference-grace-period", server((path, [sidecar])))
+    assert "because proxy needs this time" in message
 
 
 def controlled(version: str, kind: str, **spec: Any) -> Manifest:

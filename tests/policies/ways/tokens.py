@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from policies.values import UNKNOWN
 from tests.policies.ways.way import TOKEN, Way, way
 
 WEB = "ordinary_web_application"
@@ -121,7 +122,37 @@ WAYS = [
     patched("batch.volcano.sh/v1alpha1", "Job", "training-queue-declared", {"queue": "other"}),
 ]
 
+
+def unknown(base: str, path: str) -> Way:
+    """Return an edit that makes one value unknown, as during a preview."""
+    return way(f"an unknown {path} in {base}", base, "", (path, UNKNOWN))
+
+
+KUEUE_QUEUE = "0/metadata/labels/kueue.x-k8s.io~queue-name"
+CLAIMS = "1/spec/tasks/0/template/spec/containers/0/resources/claims"
+SERVING = {"app.kubernetes.io/component": "inference"}
+
 HARMLESS = [
+    *(unknown(base, KUEUE_QUEUE) for base in ("g16_kueue_job", "jobset_tpu", "ray_job_kueue")),
+    unknown("g16_kueue_job", "0/metadata/labels"),
+    unknown("vllm_offline_batch", "0/spec/template/metadata/labels"),
+    unknown("vllm_offline_batch", "0/spec/template/metadata/labels/gpu-platform.dev~workload"),
+    unknown("nim_service", "0/spec/image/repository"),
+    unknown("nim_service", "0/spec/image/tag"),
+    unknown("gpu_operator", "0/spec/driver/version"),
+    unknown("g25_volcano_dra", CLAIMS),
+    patched(
+        "apps/v1",
+        "Deployment",
+        "",
+        {
+            "template": {
+                "metadata": {"labels": SERVING},
+                "spec": {"containers": [{"name": "a", "resources": {"limits": {"memory": "8Gi"}}}]},
+            }
+        },
+        existing=True,
+    ),
     patched("apps/v1", "Deployment", "", {"replicas": 3}, existing=True),
     patched(
         "apps/v1",

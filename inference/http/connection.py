@@ -166,6 +166,13 @@ class Connection(asyncio.Protocol):
         """
         return self._active is not None or self._output.paused or self.transport.is_closing()
 
+    @property
+    def _rest_of_body(self) -> int:
+        """Number of bytes to receive until the end of the body; 0 if it is sent in chunks."""
+        if not self._in_body or self._reading is None or self._reading.length is None:
+            return 0
+        return self._reading.length - self._received
+
     def _await_turn(self) -> None:
         if self._awaits_turn or self.transport.is_closing():
             return
@@ -184,14 +191,12 @@ class Connection(asyncio.Protocol):
         data, position = self._unparsed, 0
         self._unparsed = b""
         while position < len(data) and not (self._input_ended or self._is_blocked or self._queue):
-            size = PIECE_BYTES
-            if self._in_body and self._reading is not None and self._reading.length is not None:
-                size = max(size, self._reading.length - self._received)
-            piece = data[position : position + size]
+            piece = data[position : position + max(PIECE_BYTES, self._rest_of_body)]
             position += len(piece)
             self._limits.release(self, min(len(piece), self.charged))
             self._feed(piece)
-            if time.monotonic() > until:
+            # The rest of a body takes less time than a turn.
+            if time.monotonic() > until and not self._rest_of_body:
                 break
         rest = data[position:]
         if self._input_ended:

@@ -209,14 +209,20 @@ class Arena:
             self.settle()
             trial.check_requests(lost)
 
-    def unaffected(self, fault: str, gang: Gang, inject: Callable[[], object]) -> None:
-        """Inject a fault that must not disturb anything, submit a gang and record the duration."""
+    def unaffected(
+        self,
+        fault: str,
+        gang: Gang,
+        inject: Callable[[], object],
+        lost: Callable[[dict[str, int]], bool] = no_losses,
+    ) -> None:
+        """Inject a fault that must not disturb training, submit a gang and record the duration."""
         with recorded(fault, self.load, self.table) as trial:
             trial.begin(gang)
             inject()
             trial.new_gang = self.new_gang(trial.slug, trial.since)
             self.settle()
-            trial.check_requests(no_losses)
+            trial.check_requests(lost)
             events = gang.timeline.events
             assert events("finished") or any(event.at > trial.since for event in events("step"))
 

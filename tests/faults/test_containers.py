@@ -7,10 +7,10 @@ from tests.faults.gangs import Gang, slow_steps
 from tests.faults.losses import answered_with_503, lost_by_one_server
 from tests.faults.units import worker_of
 
-# Eight processes exhaust the memory limit. Each uses less memory than the training process, so the
+# Sixteen processes exceed the memory limit. Each uses less memory than the training process, so the
 # kernel kills the training process.
 ALLOCATE_MEMORY = (
-    "import os, time; [os.fork() for _ in range(3)]; x = b'x' * (70 * 2**20); time.sleep(60)"
+    "import os, time; [os.fork() for _ in range(4)]; x = b'x' * (70 * 2**20); time.sleep(60)"
 )
 
 

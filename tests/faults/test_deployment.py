@@ -15,6 +15,8 @@ from tests.processes import kill_session
 
 SEED = 20261121
 UPDATE = "pulumi up --yes --skip-preview --non-interactive --stack dev"
+EPOCHS = 6
+"""With fewer epochs, the model may misclassify the sample of `make up`."""
 COMMANDS = {"pulumi up": ["bash", "-c", UPDATE], "make up": ["make", "up", "NODES=real"]}
 
 
@@ -33,7 +35,7 @@ def test_killed_updates_are_completed_by_the_next_update(changed: Arena, what: s
 
     def kill_two(gang: Gang) -> None:
         for turn in range(2):
-            changed.platform.hyperparameters(seed=100 + turn, epochs=2)
+            changed.platform.hyperparameters(seed=100 + turn, epochs=EPOCHS)
             kill_after(changed, COMMANDS[what], moments.uniform(1, 12))
         output = changed.platform.make("up")
         assert "(correct)" in output
@@ -45,7 +47,7 @@ def test_killed_updates_are_completed_by_the_next_update(changed: Arena, what: s
 
 def test_second_concurrent_update_is_rejected_and_the_first_completes(changed: Arena) -> None:
     def update_twice(gang: Gang) -> None:
-        changed.platform.hyperparameters(seed=200, epochs=2)
+        changed.platform.hyperparameters(seed=200, epochs=EPOCHS)
         with changed.platform.started("up") as first:
             holder = changed.units.state / "lock.holder"
             await_(holder.exists, "the first command has started")

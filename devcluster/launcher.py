@@ -192,7 +192,7 @@ def kill(process: psutil.Process) -> None:
 
 
 def stop_orphans(kind: Kind) -> int:
-    """Stop all clusters of a kind that have no record, and return their number.
+    """Stop all orphaned clusters, which have no record, and return their number.
 
     A record is missing if the state directory was removed, or if the start was interrupted before
     the record was written.

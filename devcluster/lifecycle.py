@@ -89,7 +89,7 @@ def up(
     if record is None:
         launcher.stop(layout)
         if stopped := launcher.stop_orphans(spec.kind):
-            reporter.say(f"stopped clusters without a record: {stopped}")
+            reporter.say(f"stopped {stopped} orphaned clusters, whose records are missing")
         if real and (message := image_stores.free_disk_space(layout)):
             reporter.say(message)
         host.check(spec, layout, extras)
@@ -271,8 +271,7 @@ def attach(kind: Kind, spec: ClusterSpec) -> Cluster:
 def down(kind: Kind, *, purge: bool) -> tuple[list[str], int]:
     """Stop the cluster; with `purge`, delete its state.
 
-    Return the control groups that remain, and the number of clusters without a record that were
-    stopped.
+    Return the control groups that remain, and the number of orphaned clusters that were stopped.
     """
     layout = Layout.of(kind)
     remaining = launcher.stop(layout)

@@ -243,8 +243,8 @@ def contains_argument(text: str) -> bool:
 def contains_in_file(name: str, text: str) -> bool:
     """Return whether a ConfigMap value, which may be a whole file, contains a secret.
 
-    A JSON object under the `credentials` key may contain only names of Secrets. Its fields are
-    therefore checked by their own names, not as the value of `credentials`.
+    The values of a JSON object under the `credentials` key may be mere names of Secrets. Each field
+    of such an object is therefore checked under its own name.
     """
     fields = list(_fields(text)) if name == "credentials" else []
     if any(is_secret(*field) for field in fields or [(name, text)]):

@@ -125,9 +125,9 @@ class Sandbox:
         return name
 
     def known_since(self, marker: str) -> int | None:
-        """Return the number of sessions that ended before the scheduler learned of a marker pod.
+        """Return the number of sessions that ended before the scheduler saw a marker pod.
 
-        Return None if the scheduler does not know about the pod yet.
+        Return None if the scheduler has not seen the pod yet.
         """
         return self._log.read().markers.get(marker)
 
@@ -179,8 +179,7 @@ class Sandbox:
         block, so it considers them together.
 
         Raises:
-            GitopsError: If pods do not start, or the scheduler does not log that it knows
-                about them.
+            GitopsError: If pods do not start, or the scheduler's log does not mention them in time.
         """
         configuration = self._settings.read_text()
         self._configure(f"actions: {_PAUSE_ACTION}\n")
@@ -189,10 +188,12 @@ class Sandbox:
         self._wait_while(self._pods_not_running, "pods did not start")
         marker = self.mark()
         self._wait_while(
-            lambda: f"it does not know pod {marker}" if self.known_since(marker) is None else "",
-            "the scheduler does not know all pods",
+            lambda: f"it has not seen pod {marker}" if self.known_since(marker) is None else "",
+            "the scheduler has not seen all pods in time",
         )
-        self._wait_while(self._unknown_objects, "the scheduler does not know all nodes and gangs")
+        self._wait_while(
+            self._unseen_objects, "the scheduler has not seen all nodes and gangs in time"
+        )
         self._configure(configuration)
         if self._log.actions == _PAUSE_ACTION:
             self.rejects_configuration = True
@@ -210,7 +211,7 @@ class Sandbox:
             lambda: (
                 "" if self._log.read().configuration_reads > before else "its log reports no reload"
             ),
-            "the scheduler does not read its configuration",
+            "the scheduler has not read its configuration in time",
         )
 
     def _await_sessions(self, count: int) -> None:
@@ -218,15 +219,15 @@ class Sandbox:
         missing = f"its log does not contain {count} new lines with 'Close Session'"
         self._wait_while(
             lambda: "" if self.sessions() >= end else missing,
-            "the scheduler completes too few sessions",
+            "the scheduler has not completed enough sessions in time",
         )
 
-    def _unknown_objects(self) -> str:
+    def _unseen_objects(self) -> str:
         log, groups = self._log.read(), len(self._items(_GROUPS))
         nodes = sum(kind == "Node" for kind, _ in self._loaded)
         if (log.gangs, log.nodes) == (groups, nodes):
             return ""
-        return f"it knows {log.gangs} of {groups} gangs and {log.nodes} of {nodes} nodes"
+        return f"it has seen {log.gangs} of {groups} gangs and {log.nodes} of {nodes} nodes"
 
     def _pods_not_running(self) -> str:
         placed = [pod for pod in self.pod_states().values() if pod.node is not None]

@@ -331,8 +331,7 @@ def _entry_and_workers() -> Iterator[Pods]:
     replicas = REPLICAS, Count(paths=(f"{role}.replicas",))
     entry = f"{role}.entryTemplate"
     yield Pods(at=f"{entry}.spec", count=replicas)
-    # The last factor is 1. It marks the entry pod as the leader, which `workerReplicas` does not
-    # count.
+    # The last count is 1. Its `less_with` names the entry pod, which `workerReplicas` excludes.
     workers = Count(paths=(f"{role}.workerReplicas",)), Count(paths=(), less_with=entry)
     yield Pods(at=f"{role}.workerTemplate.spec", count=(*replicas, *workers))
 
@@ -390,7 +389,7 @@ def _role_group(kind: str, *groups: str) -> WorkloadKind:
 
 ROLE_GROUPS: Final = [
     _role_group("RoleBasedGroup", "spec"),
-    # The second path is that of v1alpha1.
+    # v1alpha1 uses the second path.
     _role_group("RoleBasedGroupSet", "spec.groupTemplate.spec", "spec.template"),
 ]
 

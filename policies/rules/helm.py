@@ -18,6 +18,9 @@ _VERSIONS = (("version",), ("spec", "version"), ("spec", "chart", "spec", "versi
 _NAMESPACES = (("namespace",), ("spec", "targetNamespace"), ("metadata", "namespace"))
 _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
+_CHECK = "python -m policies.check -"
+"""Command that checks the manifests in its standard input."""
+
 
 def _first_set(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
     """Return the value at the first path that is set, or at the first path if none is set."""
@@ -38,7 +41,7 @@ def _command(resource: Resource) -> str:
     for option, locations in options.items():
         if text := _first_set(resource, locations).text:
             command += [option, text]
-    return f"{shlex.join(command)} --values FILE | python -m policies.check -"
+    return f"{shlex.join(command)} --values FILE | {_CHECK}"
 
 
 class HelmReleaseConfig(RuleConfig):
@@ -69,15 +72,14 @@ def helm_release_judged(resource: Resource, config: HelmReleaseConfig) -> Iterat
     if not chart.text:
         yield Violation(
             resource.root["spec"],
-            "the resulting manifests to the standard input of the check: … | python -m "
-            "policies.check -",
+            f"its name in checkedElsewhere once its manifests pass {_CHECK}",
             found=f"kind {resource.kind}: {resource.hidden_effects}, and no rule has checked the "
             "result",
         )
         return
     yield Violation(
         chart,
-        f"the rendered manifests to the standard input of the check: {_command(resource)}",
+        f"its name in checkedElsewhere once its manifests pass: {_command(resource)}",
         found=f"{show(chart.text)}, a chart whose objects no rule has checked",
     )
 

@@ -59,6 +59,10 @@ def serving(
         "INFERENCE_THREADS": "1",
         "INFERENCE_POLL_SECONDS": "0.05",
         "INFERENCE_NOTICE_SECONDS": "0.5",
+        # A busy machine may delay a test program for longer than a real client may stall.
+        "INFERENCE_HEADER_SECONDS": "120",
+        "INFERENCE_STALL_SECONDS": "120",
+        "INFERENCE_BODY_SECONDS": "240",
         # Interval between exports of spans, in milliseconds; the SDK's default is 5000.
         "OTEL_BSP_SCHEDULE_DELAY": "100",
     } | {f"INFERENCE_{name.upper()}": str(value) for name, value in settings.items()}

@@ -103,7 +103,6 @@ def secured(
         "tls_minimum": "1.3",
         "api_keys_file": keys,
         "request_log": "all",
-        "body_seconds": "1",
         "tracing_endpoint": f"http://127.0.0.1:{collector[1]}/v1/traces",
     }
     with serving(folder, trained, verify=trusted, **settings) as running:
@@ -229,21 +228,6 @@ def test_request_is_logged_once_and_traced(
     assert root.parent_span_id == bytes.fromhex(PARENT.split("-")[2])
     assert {span.parent_span_id for span in request_spans.values()} == {root.span_id}
     assert set(request_spans) == {"queue", "compute"}
-
-
-def test_body_that_does_not_arrive_is_answered_with_408(
-    secured: Server, authority: trustme.CA
-) -> None:
-    trusted = ssl.create_default_context()
-    authority.configure_trust(trusted)
-    head = f"POST {INFER} HTTP/1.1\r\nHost: x\r\nX-API-Key: {KEY}\r\nContent-Length: 50\r\n\r\n"
-    with (
-        socket.create_connection(("127.0.0.1", secured.port), 30) as plain,
-        trusted.wrap_socket(plain, server_hostname="127.0.0.1") as slow,
-    ):
-        slow.sendall(head.encode() + b"{")
-        answer = slow.recv(65536)
-    assert answer.startswith(b"HTTP/1.1 408")
 
 
 def test_keys_file_is_read_again_when_it_changes(secured: Server, keys: Path) -> None:

@@ -241,7 +241,7 @@ class Predictions:
     near_starts: int = 0
     """Number of gangs in `starts` that start in the predicted range, widened by 20%."""
     misses: dict[str, int] = field(default_factory=dict)
-    """Number of gangs, by reason, for which no simulation has the other cluster's verdict."""
+    """Number of gangs by the reason why no simulation predicted their verdict."""
     differences: list[str] = field(default_factory=list)
 
     def add(self, state: int, predicted: Answer, applied: Answer) -> None:
@@ -288,15 +288,15 @@ class Predictions:
     def goals(self) -> list[Goal]:
         """Return a goal for each share of predictions that match the other cluster."""
         shares = {
-            "most frequent verdict, share of gangs": (self.frequent, self.gangs),
-            "certain verdict, share of certain verdicts": (self.certain_same, self.certain),
-            "possible verdict, share of gangs": (self.possible, self.gangs),
-            "possible victim, share of victims": (self.possible_victims, self.victims),
-            "certain victim, share of certain victims": (
+            "gangs whose most frequent verdict was correct": (self.frequent, self.gangs),
+            "certain verdicts that were correct": (self.certain_same, self.certain),
+            "gangs whose verdict was among the predicted ones": (self.possible, self.gangs),
+            "victims that were among the predicted ones": (self.possible_victims, self.victims),
+            "certain victims that were evicted": (
                 self.certain_victims_same,
                 self.certain_victims,
             ),
-            "start in the range, share of gangs that wait": (self.near_starts, self.starts),
+            "waiting gangs that started in the predicted range": (self.near_starts, self.starts),
         }
         return [
             Goal(name, a / b if b else 1.0, _MIN_AGREEMENT, at_most=False)

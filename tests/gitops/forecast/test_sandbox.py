@@ -226,10 +226,10 @@ def test_rejected_configuration_is_replaced_by_volcanos_default(
 @pytest.mark.parametrize(
     ("texts", "missing"),
     [
-        ([], "does not read its configuration"),
+        ([], "has not read its configuration"),
         ([PAUSED, CLOSED], r"2 new lines with 'Close Session'"),
-        ([PAUSED, CLOSED * 2], "does not know pod marker-0"),
-        ([PAUSED, CLOSED * 2, MARKER], "knows 0 of 3 gangs and 0 of 3 nodes"),
+        ([PAUSED, CLOSED * 2], "has not seen pod marker-0"),
+        ([PAUSED, CLOSED * 2, MARKER], "has seen 0 of 3 gangs and 0 of 3 nodes"),
     ],
 )
 def test_missing_scheduler_log_messages_are_reported(

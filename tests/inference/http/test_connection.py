@@ -81,6 +81,21 @@ async def test_body_timeout_excludes_the_time_of_earlier_requests() -> None:
         await asyncio.sleep(0)
 
 
+async def test_body_has_a_time_limit_even_if_it_never_stalls() -> None:
+    connection, transport, _ = connected()
+    receive(connection, INFER + b"Content-Length: 1000000\r\n\r\n")
+    start = time.monotonic()
+    for seconds in range(2, 31, 2):
+        assert not transport.written
+        receive(connection, b"x" * 10_000)
+        # Large bodies are received in turns.
+        while not transport.reading:
+            await asyncio.sleep(0)
+        connection.check(start + seconds)
+    connection.check(start + 32)
+    assert transport.written.startswith(b"HTTP/1.1 408")
+
+
 async def test_large_json_waiting_for_its_turn_is_dropped_to_free_memory() -> None:
     connection, transport, application = connected()
     large = INFER + b"Content-Length: 100000\r\n\r\n" + b"x" * 100_000

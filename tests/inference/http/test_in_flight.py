@@ -33,13 +33,12 @@ def export(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @contextlib.contextmanager
-def started(folder: Path, export: Path, stall_seconds: float) -> Iterator[Server]:
-    """Start a server with low limits."""
+def started(folder: Path, export: Path, **settings: float) -> Iterator[Server]:
+    """Start a server with low limits on sizes and connections."""
     handler = "tests.inference.engine.probes:Probe"
     bounds = {"max_batch": 1, "max_queue": 1, "max_connections": CONNECTIONS}
     bounds |= {"max_body_bytes": 1_000_000, "max_buffered_bytes": BUFFERED}
-    settings = bounds | {"stall_seconds": stall_seconds}
-    with serving(folder, export, name="probe", handler=handler, **settings) as server:
+    with serving(folder, export, name="probe", handler=handler, **bounds, **settings) as server:
         server.wait_until_ready()
         yield server
 
@@ -47,14 +46,14 @@ def started(folder: Path, export: Path, stall_seconds: float) -> Iterator[Server
 @pytest.fixture(scope="module")
 def server(export: Path) -> Iterator[Server]:
     """A server that soon closes stalled connections."""
-    with started(export.parent, export, 2) as server:
+    with started(export.parent, export, header_seconds=5, stall_seconds=2) as server:
         yield server
 
 
 @pytest.fixture
 def patient_server(export: Path, tmp_path: Path) -> Iterator[Server]:
     """A server that keeps stalled connections longer than a busy machine delays a test."""
-    with started(tmp_path, export, 120) as server:
+    with started(tmp_path, export) as server:
         yield server
 
 

@@ -367,6 +367,7 @@ def test_each_of_many_jobs_results_in_a_run(
         assert container["image"] == IMAGES["training"]
 
 
+@pytest.mark.slow
 def test_typescript_program_creates_the_same_run(
     installed: Path, tools: Toolchain, yaml_program: Program
 ) -> None:

@@ -74,6 +74,7 @@ def constraints(folder: Path) -> Path:
     return file
 
 
+@pytest.mark.slow
 def test_python_program_can_use_the_package_from_git(
     remote: Remote, tools: Toolchain, tmp_path: Path
 ) -> None:

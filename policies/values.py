@@ -122,7 +122,7 @@ class Node:
 
     @property
     def awaited(self) -> bool:
-        """True if the manifest sets the value, or an object around it, to an unknown value.
+        """True if the manifest sets the value, or an object that contains it, to an unknown value.
 
         An unset value of a partial manifest is unknown as well, but it is not awaited.
         """

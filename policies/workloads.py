@@ -404,7 +404,7 @@ class Pod:
 
 
 def _part_name(node: Node) -> str:
-    """Return the name of a part from the value at `Count.part`."""
+    """Return the name of an autoscaled part, given the value at the path `Count.part`."""
     return str(node.key) if isinstance(node.value, dict) else node.text or ""
 
 

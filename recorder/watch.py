@@ -154,7 +154,8 @@ class Recorder:
             details["events"] = await self._events(pod)
         except HTTPError as error:
             _log.warning("cannot read events from the API server: %s", error)
-        # Do not access the claim here: only the write is retried while the claim is unavailable.
+        # List the directory instead of accessing the claim: access to an unavailable claim would
+        # fail here, and only `_write` retries.
         if claim is None or self.claims / claim not in self.claims.iterdir():
             _log.warning("%s: the run's claim %s is not mounted in the recorder", name, claim)
             return

@@ -76,7 +76,7 @@ class Budget:
     reserve: float
 
     def is_spent(self, gpu_seconds: float, seconds: float) -> bool:
-        """Return whether all trials must be paused permanently."""
+        """Return whether the budget is used up, so that all trials must be paused permanently."""
         out_of_time = self.seconds is not None and seconds > self.seconds
         return out_of_time or gpu_seconds + self.reserve > self.gpu_seconds
 

@@ -1,4 +1,4 @@
-"""Record of a sweep: an Optuna study in a journal next to the checkpoints, and its summary.
+"""State of a sweep: an Optuna study in a journal next to the checkpoints, and its summary.
 
 Only one process writes to the journal. Optuna's sampler computes each proposal of hyperparameters
 from the recorded trials alone, so restarts do not affect the proposals.
@@ -248,9 +248,9 @@ class Study:
             if parameters is not None and self._sweep.run(parameters) == run:
                 self.add(parameters)
                 self.set_created(run)
-        # The ledger shows that this sweep started these jobs. If the journal contains no other
-        # specification of the sweep, an earlier journal was lost, so the time budget starts
-        # with the creation of the first of these jobs.
+        # This sweep started the jobs in its ledger. If the journal contains no other specification
+        # of the sweep, an earlier journal was lost. In this case, the time budget starts when the
+        # first of these jobs was created.
         since = [created[run] for run in self.trials() if run in created and run in self.ledger()]
         if since and len(self._study._storage.get_all_studies()) == 1:
             self._study.set_user_attr("started", min(since))

@@ -20,7 +20,7 @@ from policies.values import Node, any_field
 _PUBLIC_TYPES: Final = ("loadbalancer", "nodeport")
 """Types of public Services, in lower case as in Strimzi's custom resources."""
 _SERVICE_WORDS: Final = ("service", "expose", "listener")
-"""Parts of field names in custom resources. Below such a field, `type` is the type of a Service."""
+"""Words in field names of custom resources. Below such a field, `type` is the type of a Service."""
 _INTERNET_FACING: Final = "internet-facing"
 _PUBLIC_SCHEMES: Final = {
     "alb.ingress.kubernetes.io/scheme": (_INTERNET_FACING,),
@@ -143,7 +143,7 @@ def _service(spec: Node) -> Iterator[Violation]:
         yield Violation(kind, '"ClusterIP"', found=show(kind.value))
     name = spec["externalName"]
     if _NODE_NAME.search(name.text or ""):
-        yield Violation(name, "a name other than that of a node or a metadata server")
+        yield Violation(name, "a name that does not refer to a node or a metadata server")
     if addresses.present and addresses.value != []:
         yield Violation(addresses, "nothing: external addresses take over other hosts' traffic")
 
@@ -166,7 +166,7 @@ def _endpoints(root: Node) -> Iterator[Violation]:
 
 
 def _is_node_address(text: str) -> bool:
-    """Return whether a text is a loopback or link-local address, or a metadata server's."""
+    """Return whether a text is a loopback, link-local or metadata address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

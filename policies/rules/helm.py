@@ -1,4 +1,4 @@
-"""Rule about objects, such as Helm releases, whose effects on the cluster no rule can check."""
+"""Rule about objects, such as Helm releases, that deploy manifests which rules cannot check."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMESPACES = (("namespace",), ("spec", "targetNamespace"), ("metadata", "namesp
 _REPOSITORIES = (("repositoryOpts", "repo"), ("spec", "repo"))
 
 _CHECK = "python -m policies.check -"
-"""Command that checks the manifests in its standard input."""
+"""Command that checks manifests from standard input."""
 
 
 def _first_set(resource: Resource, locations: tuple[tuple[str, ...], ...]) -> Node:
@@ -72,14 +72,16 @@ def helm_release_judged(resource: Resource, config: HelmReleaseConfig) -> Iterat
     if not chart.text:
         yield Violation(
             resource.root["spec"],
-            f"its name in checkedElsewhere once its manifests pass {_CHECK}",
-            found=f"kind {resource.kind}: {resource.hidden_effects}, and no rule has checked the "
-            "result",
+            "this object (namespace/Kind/name) in checkedElsewhere after its rendered manifests "
+            f"have passed this check: {_CHECK}",
+            found=f"kind {resource.kind}, whose effects no rule has checked: "
+            f"{resource.hidden_effects}",
         )
         return
     yield Violation(
         chart,
-        f"its name in checkedElsewhere once its manifests pass: {_command(resource)}",
+        "this object (namespace/Kind/name) in checkedElsewhere after its rendered manifests "
+        f"have passed this check: {_command(resource)}",
         found=f"{show(chart.text)}, a chart whose objects no rule has checked",
     )
 

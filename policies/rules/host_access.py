@@ -66,7 +66,7 @@ def no_host_namespaces(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
     ),
 )
 def no_host_path(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
-    """A host path is a way out of the pod, and its content differs between nodes."""
+    """A pod with a hostPath volume can access the node, and each node has different files."""
     for volume in pod.volumes.items():
         for source in HOST_SOURCES:
             if volume[source].present:

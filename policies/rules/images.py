@@ -102,7 +102,7 @@ def _model_uris(pod: Pod) -> Iterator[Node]:
 def _model_images(pod: Pod) -> Iterator[tuple[Node, str]]:
     """Yield the URI and the image reference of each model that is mounted from an image.
 
-    Images that the kind's record lists are omitted.
+    Model images that `pod.images` already contains are omitted.
     """
     recorded = {image.steps for image in pod.images}
     for uri in _model_uris(pod):

@@ -57,8 +57,9 @@ def manifest_readable(pod: Pod, config: ReadableConfig) -> Iterator[Violation]:
     if pod.resource.is_patch and pod.spec["containers"].absent:
         yield Violation(
             pod.spec["containers"],
-            f"the complete pod specification, or add {pod.resource.address} to existingObjects of "
-            f"{NAME} if it exists outside this stack: a patch of a missing object creates it",
+            "the complete pod specification, because the patch creates the object if it does not "
+            f"exist. If it exists outside this stack, add {pod.resource.address} to "
+            f"existingObjects of {NAME}",
         )
     for key in _POD_LISTS:
         yield from _check_objects(pod.spec[key])

@@ -27,7 +27,7 @@ from policies.views import Stack
 _PUBLIC_BITS: Final = {4: 0, 6: 3}
 """Prefix length of all Internet addresses, by IP version. Public IPv6 addresses are in 2000::/3."""
 _LARGE_BLOCK_PREFIX: Final = 16
-"""Prefix length of a large range of private addresses."""
+"""Maximum prefix length of an address block that counts as large."""
 _HALF: Final = 0.5
 _WORLD: Final = ("all", "world", "world-ipv4", "world-ipv6", "cluster")
 """Cilium's entities that include other namespaces or the Internet."""
@@ -85,7 +85,7 @@ def _selects_training(
     """Return whether a selector matches every pod, or a training pod in the namespace."""
     if selector.absent or matches_everything(selector):
         return True
-    # The selector of an existing policy, to which a patch adds ingress, may match training pods.
+    # A patch adds ingress to an existing policy, whose unknown selector may match training pods.
     if selector.partial and not selector.known:
         return True
     if not (selector.known and all(label.known for _, label in selector["matchLabels"].fields())):
@@ -155,7 +155,7 @@ def _network(cidr: Node) -> _Network | None:
 
 
 def _prefix(cidr: Node) -> int:
-    """Return the prefix length of an address block, or 128 if it has none."""
+    """Return the prefix length of an address block, or 128 if the block is invalid."""
     network = _network(cidr)
     return 128 if network is None else network.prefixlen
 
@@ -219,7 +219,7 @@ def _open_calico_rules(policy: Resource, selects: Selects) -> Iterator[Node]:
 
 
 def _is_limited(policy: Resource, source: Node) -> bool:
-    """Return whether the source of a Calico rule is only part of the cluster or of the Internet."""
+    """Return whether a Calico rule allows only a part of the cluster or of the Internet."""
     selector, namespaces = source["selector"].value, source["namespaceSelector"].value
     nets = list(source["nets"].items())
     # Without a namespaceSelector, the selector of a namespaced policy applies to its namespace.

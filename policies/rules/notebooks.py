@@ -36,6 +36,7 @@ _VARIABLE: Final = "JUPYTER_TOKEN"
 _EXPECTED: Final = (
     f"{_VARIABLE} as valueFrom.secretKeyRef, or {_VARIABLE}_FILE with a path in a Secret volume"
 )
+_WITHOUT_ARGUMENT: Final = "the same value without the argument that disables the token"
 
 
 def is_notebook(workload: Workload) -> bool:
@@ -74,11 +75,11 @@ def notebook_token(pod: Pod, config: SystemConfig) -> Iterator[Violation]:
             _starts_server(container) and _NO_AUTHENTICATION.search(line)
         ):
             key = "args" if container.node["args"].present else "command"
-            yield Violation(container.node[key], "no argument that disables the token")
+            yield Violation(container.node[key], _WITHOUT_ARGUMENT)
         elif not _starts_server(container):
             continue
         elif (found := _disabling_variable(container)) is not None:
-            yield Violation(found, "no argument that disables the token")
+            yield Violation(found, _WITHOUT_ARGUMENT)
         elif (field := _missing_token(pod, container)) is not None:
             yield Violation(field, _EXPECTED)
 

@@ -71,7 +71,9 @@ def inference_grace_period(pod: Pod, config: DrainConfig) -> Iterator[Violation]
         if container.is_long_running:
             needed = sum(_stop_seconds(container.node, config.drain_variables), Decimal(0))
             if needed and needed >= seconds:
-                expected = f"more than {needed} seconds, because {container.name} needs this time"
+                expected = (
+                    f"more than {needed} seconds, because {container.name} needs this time to stop"
+                )
                 yield Violation(grace, expected)
 
 

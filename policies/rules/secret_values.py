@@ -188,7 +188,7 @@ def no_secrets_in_manifests(resource: Resource, config: EnvironmentConfig) -> It
 
 
 def _is_reference(value: Node) -> bool:
-    """Return whether SOPS has encrypted a value, or a tool replaces the whole value."""
+    """Return whether a value is encrypted by SOPS or is a placeholder that a tool replaces."""
     text = value.text or ""
     return bool(ENCRYPTED.search(text) or PLACEHOLDER.fullmatch(text.strip()))
 

@@ -143,7 +143,7 @@ def _not_retained(
         yield Violation(
             storage_class,
             "a storage class with reclaimPolicy Retain, or protect the claim in Pulumi",
-            found=f"{show(storage_class.value)}, and nothing keeps the data",
+            found=f"{show(storage_class.value)}, and neither the claim nor its volume is retained",
             resource=resource,
         )
 

@@ -137,7 +137,7 @@ def namespace_gpu_quota(stack: Stack, config: QuotaConfig) -> Iterator[Violation
 
 
 def _quota_name(demand: Demand) -> str:
-    """Return the name under which a quota counts a demand."""
+    """Return the name of the quota entry that limits a demand."""
     return _DEVICE_QUOTA_SUFFIX if demand.claimed else demand.resource
 
 

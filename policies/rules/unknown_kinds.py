@@ -145,8 +145,8 @@ def _is_image_field(key: str, node: Node) -> bool:
     "and rules can read the object.",
     severity=Severity.HIGH,
     level=Level.MANDATORY,
-    remediation="Add a record of the kind to `kinds` in the configuration, or set fields that the "
-    "rules can read. The record is {} if the objects run no pods.",
+    remediation="Add a record of the kind to `kinds` in the configuration, or use fields that the "
+    "rules can read. If objects of the kind run no pods, the record is {}.",
     config=GpuConfig,
 )
 def kind_known(resource: Resource, config: GpuConfig) -> Iterator[Violation]:
@@ -253,11 +253,11 @@ def _readable_paths(
 
 
 def _opaque(resource: Resource, paths: Sequence[str]) -> Iterator[Violation]:
-    """Yield a violation for each field that changes pods in a way that no rule reads."""
+    """Yield a violation for each field that changes pods in a way that no rule can check."""
     for path in paths:
         for node in nodes_at(resource.root, steps(path)):
             if node.present and not _is_flag_of_deletion(node):
-                yield Violation(node, "nothing: no rule can read how it changes pods")
+                yield Violation(node, "nothing: no rule can check how it changes pods")
 
 
 def _is_flag_of_deletion(node: Node) -> bool:
@@ -287,7 +287,7 @@ def _remedy(resource: Resource, record: dict[str, Any]) -> str:
     """Return the advice to add a record of the object's kind to the configuration."""
     name = f"{resource.kind}.{resource.group}" if resource.group else resource.kind
     text = json.dumps({name: record}, ensure_ascii=False)
-    return f'a record in the configuration, such as "kinds": {text}'
+    return f'a record of this kind in the configuration, such as "kinds": {text}'
 
 
 def _record(node: Node, evidence_type: str) -> dict[str, Any]:
@@ -300,7 +300,7 @@ def _record(node: Node, evidence_type: str) -> dict[str, Any]:
         containers = {} if evidence_type == "a pod" else {"containers": [""]}
         partial = {"partial": True} if evidence_type in (_SECURITY, _MODEL) else {}
         pods = {"at": _path(node.steps), **containers, **partial}
-    # The search starts at the parent, but the node itself may contain the number of its pods.
+    # The node itself may set the number of its pods, so the search starts at one of its children.
     counts = [{"paths": [_path(each.steps)]} for each in structural_counts(node["containers"])]
     return {"pods": [{**pods, **({"count": counts} if counts else {})}]}
 
@@ -336,7 +336,7 @@ def _split(keys: Sequence[Key]) -> tuple[Sequence[Key], Sequence[Key]]:
 
 
 def _path(keys: Sequence[Key]) -> str:
-    """Return a path of a record, in which `*` stands for the items of lists."""
+    """Return a path in the syntax of records, with `*` in place of list indexes."""
     names = ["*" if isinstance(key, int) else str(key) for key in keys]
     path = "".join(f"[{name}]" if re.search(r"[.\[]", name) else f".{name}" for name in names)
     return path.removeprefix(".")

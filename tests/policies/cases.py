@@ -359,7 +359,7 @@ CASES = [
     job(
         "notebook-token",
         (f"{MAIN}/command", ["jupyter", "lab", "--ServerApp.token=''"]),
-        reports=("command", "no argument that disables the token"),
+        reports=("command", "without the argument that disables the token"),
     ),
     job(
         "notebook-preemptible",

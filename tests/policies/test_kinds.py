@@ -435,7 +435,7 @@ def test_message_about_a_field_that_changes_pods_demands_no_missing_fields() -> 
     workspace = {"apiVersion": "kaito.sh/v1beta1", "kind": "Workspace", "inference": inference}
     (message,) = evaluate_rule("kind-known", {**workspace, "metadata": {"name": "a"}})
     assert "inference: found" in message
-    assert "remove it: no rule can read how it changes pods" in message
+    assert "remove it: no rule can check how it changes pods" in message
 
 
 def test_label_keys_are_not_accelerators() -> None:

@@ -47,7 +47,7 @@ Gangs redirect file descriptors, but pytest's captured streams have none.
 _MAX_MEMORY = 8 << 30
 _REPORT_EVERY = 10.0
 _IMPORTED = ""
-"""Context of lines that run when modules are imported, not in a test."""
+"""Coverage context of lines that run during imports, outside of tests."""
 
 
 @dataclass

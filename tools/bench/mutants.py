@@ -275,7 +275,7 @@ def main() -> None:
     shown = ", ".join(f"{counts[name]} {name}" for name in _OUTCOMES)
     print_line(
         f"{len(results)} of {len(mutants)} mutants were run: {shown}; "
-        f"code no longer exists: {len(gone)}"
+        f"mutants of --sample that no longer exist: {len(gone)}"
     )
     killed = (counts["killed"] + counts["timeout"]) / max(1, len(results))
     samples = {

@@ -278,8 +278,10 @@ class Predictions:
                         f"other cluster: after {real_start:.0f} s"
                     )
         for name in sorted((evicted - victims) | (certain - evicted)):
-            result = "evicted" if name in evicted else "not evicted"
-            self._note(f"state {state}: {name}: {result} in the other cluster")
+            only_other = "evicted in the other cluster, but in no simulation"
+            only_predicted = "evicted in all simulations, but not in the other cluster"
+            result = only_other if name in evicted else only_predicted
+            self._note(f"state {state}: {name}: {result}")
 
     def _note(self, text: str) -> None:
         print_line(text)
@@ -288,11 +290,17 @@ class Predictions:
     def goals(self) -> list[Goal]:
         """Return a goal for each share of predictions that match the other cluster."""
         shares = {
-            "gangs whose most frequent verdict was correct": (self.frequent, self.gangs),
-            "certain verdicts that were correct": (self.certain_same, self.certain),
-            "gangs whose verdict was among the predicted ones": (self.possible, self.gangs),
-            "victims that were among the predicted ones": (self.possible_victims, self.victims),
-            "certain victims that were evicted": (
+            "most frequent verdicts that were correct": (self.frequent, self.gangs),
+            "verdicts predicted by all simulations that were correct": (
+                self.certain_same,
+                self.certain,
+            ),
+            "verdicts predicted by at least one simulation": (self.possible, self.gangs),
+            "evictions predicted by at least one simulation": (
+                self.possible_victims,
+                self.victims,
+            ),
+            "evictions predicted by all simulations that occurred": (
                 self.certain_victims_same,
                 self.certain_victims,
             ),

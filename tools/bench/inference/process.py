@@ -114,7 +114,7 @@ class RunningServer:
             difference = max(pool.map(ask, range(4 * len(expected))))
         if difference > self.contestant.tolerance:
             raise ServerError(
-                f"{self._name}: a response differs by {difference:.3g} from PyTorch's"
+                f"{self._name}: a response differs from the result of PyTorch by {difference:.3g}"
             )
         return difference
 

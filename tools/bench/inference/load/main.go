@@ -40,10 +40,10 @@ func (h headers) Set(text string) error {
 	return nil
 }
 
-// poisson paces requests independently of each other and of the responses.
+// poisson is a pacer that draws the due times of the requests from a Poisson process.
 type poisson struct {
 	mean float64
-	due  []time.Duration // of each request, in the order in which they were drawn
+	due  []time.Duration // due times of the requests, in the order in which they were drawn
 	last time.Duration
 }
 

@@ -100,7 +100,7 @@ class ServiceConfig(RuleConfig):
     ),
 )
 def service_not_public(resource: Resource, config: ServiceConfig) -> Iterator[Violation]:
-    """A public port exposes models, and APIs that execute arbitrary code, such as Ray's."""
+    """A public port exposes models and APIs, such as Ray's API, which executes arbitrary code."""
     if resource.address in config.allowed_services:
         return
     if resource.is_kind("", "Service"):

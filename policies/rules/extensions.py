@@ -47,7 +47,7 @@ def api_extensions_trusted(resource: Resource, config: SystemConfig) -> Iterator
         for request in root["spec"]["tokenRequests"].items():
             audience = request["audience"]
             if audience.absent or audience.value == "":
-                yield Violation(audience, "a cloud provider's audience, not the API server's")
+                yield Violation(audience, "the audience of a cloud provider, not of the API server")
     elif resource.is_kind("apiregistration.k8s.io", "APIService"):
         unchecked = root["spec"]["insecureSkipTLSVerify"]
         if unchecked.present and unchecked.value is not False:

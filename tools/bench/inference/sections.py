@@ -35,7 +35,7 @@ from workload.manifest import MANIFEST_FILE
 
 JSON_MODEL: Final = "simple-cnn"
 MIN_RATIO_TO_BEST_PEER: Final = {"simple-cnn": 0.85}
-"""Maps models to the required ratio of our throughput to the best peer's with 64 clients. The
+"""Maps models to the minimum ratio of our throughput to that of the best peer, with 64 clients. The
 default is 1. In docs/inference-benchmark.md, the best peer is mosec, whose front end in Rust
 matters most for small networks.
 """

@@ -6,7 +6,7 @@ This module does not import torch.
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Final, Literal, Self
+from typing import Annotated, Final, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, computed_field, model_validator
 
@@ -16,6 +16,12 @@ from workload.files import UNAVAILABLE, sha256_of, write_atomically
 
 MANIFEST_FILE: Final = "manifest.json"
 WEIGHTS_FILE: Final = "model.safetensors"
+MAX_BYTES: Final = 64 * 2**20
+"""Maximum size of a manifest. Training programs, which the server does not trust, write it."""
+
+Dimension = Annotated[int, Field(ge=1, lt=2**31)]
+Integer = Annotated[int, Field(ge=-(2**63), lt=2**63)]
+"""An integer setting. Larger ones are read as floats: the server's JSON is limited to 64 bits."""
 
 InputType = Literal["float32", "int64"]
 """Data type of the inputs: float32 for pixels and similar values, int64 for tokens."""
@@ -128,7 +134,7 @@ class Manifest(BaseModel):
     format: int = Field(default=1, ge=1, le=1)
     model: str = Field(description="Name in workload.catalog.MODELS, or package.module:factory.")
     options: dict[str, Option] = Field(default_factory=dict, description="Options of the model.")
-    input_shape: tuple[int, ...] = Field(
+    input_shape: tuple[Dimension, ...] = Field(
         min_length=1,
         description="Shape of one sample: channels, height and width, or the number of tokens.",
     )
@@ -136,8 +142,8 @@ class Manifest(BaseModel):
     classes: tuple[str, ...] = Field(
         default=(), description="Class names in the order of the outputs; empty for tokens."
     )
-    outputs: int = Field(
-        default_factory=lambda data: len(data.get("classes", ())), ge=1, validate_default=True
+    outputs: Dimension = Field(
+        default_factory=lambda data: len(data.get("classes", ())), validate_default=True
     )
     metrics: dict[str, float] = Field(
         description="Metrics on held-out data at the end of training."
@@ -151,7 +157,7 @@ class Manifest(BaseModel):
         description="Settings whose artifacts could not be exported, such as quantize static.",
     )
     run: str = Field(default="", description="Name of the training run.")
-    settings: dict[str, str | int | float] = Field(
+    settings: dict[str, str | Integer | float] = Field(
         default_factory=dict, description="Settings of TrainingConfig that affect the result."
     )
     data_sha256: str = Field(
@@ -209,11 +215,14 @@ def read_manifest(directory: Path) -> Manifest:
     """Read an export's manifest. Raise ExportError if it is missing, invalid or unavailable."""
     path = directory / MANIFEST_FILE
     try:
-        text = path.read_bytes()
+        with path.open("rb") as file:
+            text = file.read(MAX_BYTES + 1)
     except FileNotFoundError:
         raise ExportError(f"{path} does not exist yet") from None
     except OSError as error:
         raise read_error(f"{path} cannot be read: {error.strerror}", error) from None
+    if len(text) > MAX_BYTES:
+        raise ExportError(f"{path} is larger than {MAX_BYTES} bytes")
     return parse_manifest(text, str(path))
 
 

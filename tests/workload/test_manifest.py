@@ -8,8 +8,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from inference.http.messages import json_response
 from tests.unicode import ALPHABET
-from workload.manifest import Artifact, Manifest, Weights, read_manifest, write_manifest
+from workload.manifest import (
+    MANIFEST_FILE,
+    MAX_BYTES,
+    Artifact,
+    ExportError,
+    Manifest,
+    Weights,
+    read_manifest,
+    write_manifest,
+)
 
 ARTIFACT: dict[str, Any] = {
     "kind": "pt2",
@@ -81,11 +91,28 @@ def test_path_traversal_in_file_names_is_rejected(name: str) -> None:
         ({"artifacts": [ARTIFACT | {"file": "model.safetensors"}]}, "is listed twice"),
         ({"input_dtype": "float64"}, "input_dtype"),
         ({"format": 2}, "format"),
+        ({"input_shape": (1, 0)}, "input_shape"),
+        ({"outputs": 10**30, "classes": ()}, "outputs"),
     ],
 )
 def test_inconsistent_manifest_is_rejected(changes: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         manifest(**changes)
+
+
+def test_too_large_manifest_is_not_read(tmp_path: Path) -> None:
+    with (tmp_path / MANIFEST_FILE).open("wb") as file:
+        file.truncate(MAX_BYTES + 1)
+    with pytest.raises(ExportError, match="is larger than 67108864 bytes"):
+        read_manifest(tmp_path)
+
+
+@pytest.mark.parametrize("value", [2**63 - 1, -(2**63), 2**64, 10**30, 0.5, "text"])
+def test_server_can_describe_every_setting(value: object) -> None:
+    settings = manifest(settings={"seed": value}).settings
+    assert settings["seed"] == pytest.approx(value)
+    body = json_response({"settings": settings}).body
+    assert json.loads(body) == {"settings": settings}
 
 
 def test_number_of_outputs_defaults_to_the_number_of_classes() -> None:

@@ -23,9 +23,6 @@ TIMEOUT_SECONDS = {"unit": 600, "engine": 900, "cluster": 3600, "operators": 360
 TAKE_DOWN_FILE = HERE / "cluster" / "real" / "test_9_down.py"
 """File that takes down the cluster with real nodes, which tests of other tiers share."""
 
-NICENESS = os.getpriority(os.PRIO_PROCESS, 0)
-"""Niceness of the tests, except those on real nodes."""
-
 SLOW_DIRECTORIES = (HERE / "training", HERE / "inference")
 """Directories whose files take longest."""
 
@@ -127,17 +124,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(tier)
         item.add_marker(pytest.mark.timeout(TIMEOUT_SECONDS[tier]))
     items.sort(key=lambda item: _order(item.path))
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give the tests on real nodes more CPU time: at the end, the other processes wait for them."""
-    if os.geteuid() != 0:
-        return
-    group = SERIAL_PATHS.get(_directory(item.path.relative_to(HERE)))
-    niceness = NICENESS - 5 if group == SERIAL_PATHS["cluster"] else NICENESS
-    if os.getpriority(os.PRIO_PROCESS, 0) != niceness:
-        os.setpriority(os.PRIO_PROCESS, 0, niceness)
 
 
 @cache

@@ -7,7 +7,7 @@ import os
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 from unittest.mock import Mock
 
 import pytest
@@ -239,14 +239,14 @@ def test_value_of_a_finished_trial_is_read_from_its_export(tmp_path: Path) -> No
 def unavailable(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     """Return a set of runs whose exports cannot be read while the set contains them."""
     runs: set[str] = set()
-    read_bytes = Path.read_bytes
+    original = Path.open
 
-    def read(path: Path) -> bytes:
+    def open_file(path: Path, mode: str = "r", **options: Any) -> IO[Any]:
         if path.name == MANIFEST_FILE and path.parts[-3] in runs:
             raise OSError(errno.ESTALE, "Stale file handle")
-        return read_bytes(path)
+        return original(path, mode, **options)
 
-    monkeypatch.setattr(Path, "read_bytes", read)
+    monkeypatch.setattr(Path, "open", open_file)
     return runs
 
 

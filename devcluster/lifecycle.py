@@ -89,7 +89,7 @@ def up(
     if record is None:
         launcher.stop(layout)
         if stopped := launcher.stop_orphans(spec.kind):
-            reporter.say(f"stopped {stopped} orphaned clusters, whose records are missing")
+            reporter.say(f"stopped orphaned clusters, whose records are missing: {stopped}")
         if real and (message := image_stores.free_disk_space(layout)):
             reporter.say(message)
         host.check(spec, layout, extras)

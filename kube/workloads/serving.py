@@ -331,7 +331,7 @@ def _entry_and_workers() -> Iterator[Pods]:
     replicas = REPLICAS, Count(paths=(f"{role}.replicas",))
     entry = f"{role}.entryTemplate"
     yield Pods(at=f"{entry}.spec", count=replicas)
-    # The last count is 1. Its `less_with` names the entry pod, which `workerReplicas` excludes.
+    # The last count is 1 and only marks the entry pod as the leader: `workerReplicas` excludes it.
     workers = Count(paths=(f"{role}.workerReplicas",)), Count(paths=(), less_with=entry)
     yield Pods(at=f"{role}.workerTemplate.spec", count=(*replicas, *workers))
 

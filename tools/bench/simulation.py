@@ -291,16 +291,13 @@ class Predictions:
         """Return a goal for each share of predictions that match the other cluster."""
         shares = {
             "most frequent verdicts that were correct": (self.frequent, self.gangs),
-            "verdicts predicted by all simulations that were correct": (
-                self.certain_same,
-                self.certain,
-            ),
-            "verdicts predicted by at least one simulation": (self.possible, self.gangs),
-            "evictions predicted by at least one simulation": (
+            "unanimous verdicts that were correct": (self.certain_same, self.certain),
+            "verdicts that at least one simulation predicted": (self.possible, self.gangs),
+            "evictions that at least one simulation predicted": (
                 self.possible_victims,
                 self.victims,
             ),
-            "evictions predicted by all simulations that occurred": (
+            "unanimously predicted evictions that occurred": (
                 self.certain_victims_same,
                 self.certain_victims,
             ),
